@@ -1,0 +1,86 @@
+"""Averages over workers and the distance from them."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from partavg.core.partition import Span
+from partavg.core.solver import Solver, State, Sync
+
+Reduce = Callable[[Tensor], Tensor]
+"""Sum over this process's workers [l] -> sum over all workers [l]: all that a backend adds."""
+
+_BLOCK = 1 << 20  # elements of scratch memory that a pass over [m, d] may use
+
+
+def alone(total: Tensor) -> Tensor:
+    """The Reduce of a process that holds all workers."""
+    return total
+
+
+def exchange_(
+    params: Float[Tensor, "m d"],
+    state: State,
+    buffers: Float[Tensor, "m b"],
+    spans: Sequence[Span],
+    buffer_spans: Sequence[Span],
+    *,
+    solver: Solver,
+    sync: Sync,
+    weights: Float[Tensor, "m"],
+    reduce: Reduce,
+) -> int:
+    """Average one part in place, in one reduction; return the length of a worker's message.
+
+    Nothing of size [m, part] is copied: a worker's columns are views, and only their weighted
+    sum, one row, is new.
+    """
+    parts = [(params[:, a:b], {k: v[:, a:b] for k, v in state.items()}) for a, b in spans]
+    statistics = [buffers[:, a:b] for a, b in buffer_spans]
+    sums = [weights @ solver.encode(rows, memory, sync) for rows, memory in parts]
+    sums += [weights @ rows for rows in statistics]
+    message = torch.cat(sums)
+    totals = reduce(message).split([len(total) for total in sums])
+    for (rows, memory), total in zip(parts, totals, strict=False):
+        solver.decode_(rows, total, memory, sync)
+    for rows, total in zip(statistics, totals[len(parts) :], strict=True):
+        rows.copy_(total)
+    return len(message)
+
+
+def consensus(
+    rows: Float[Tensor, "m d"], weights: Float[Tensor, "m"], reduce: Reduce = alone
+) -> Float[Tensor, "d"]:
+    """The averaged model u = Σ p_i x_i."""
+    return reduce(weights @ rows)
+
+
+def discrepancy(
+    rows: Float[Tensor, "m d"], weights: Float[Tensor, "m"], reduce: Reduce = alone
+) -> Float[Tensor, "d"]:
+    """How far the workers are apart, per column: (1/m) Σ_i (u − x_i)².
+
+    The sum over the columns is the paper's discrepancy (1/m) Σ_i ‖u − x_i‖²; `per_part` sums
+    over the columns of each part. u is weighted, the mean over workers is not.
+
+    >>> discrepancy(torch.tensor([[0.0, 1.0], [2.0, 1.0]]), torch.tensor([0.5, 0.5]))
+    tensor([1., 0.])
+    """
+    center = consensus(rows, weights, reduce)
+    width = max(1, _BLOCK // len(rows))
+    squares = [
+        (block - mean).square_().sum(0)
+        for block, mean in zip(rows.split(width, 1), center.split(width), strict=True)
+    ]
+    ones = torch.ones(1, dtype=rows.dtype, device=rows.device) * len(rows)
+    total = reduce(torch.cat([*squares, ones]))
+    return total[:-1] / total[-1]
+
+
+def per_part(
+    columns: Float[Tensor, "d"], owners: Int[Tensor, "d"], parts: int
+) -> Float[Tensor, "p"]:
+    """Sum a value per column over the columns of each part."""
+    return columns.new_zeros(parts).index_add_(0, owners, columns)

@@ -1,0 +1,192 @@
+"""Ways to cut the columns of a model into the parts that are averaged together."""
+
+import hashlib
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from partavg.core.layout import Layout
+
+
+class Span(NamedTuple):
+    """The half-open range of columns [start, stop)."""
+
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Disjoint parts that together cover the columns 0 … size exactly once.
+
+    >>> Partition(5, ((Span(0, 2),), (Span(2, 5),))).sizes
+    (2, 3)
+    """
+
+    size: int
+    parts: tuple[tuple[Span, ...], ...]
+
+    def __post_init__(self) -> None:
+        column = 0
+        for start, stop in sorted(span for part in self.parts for span in part):
+            if start != column or stop <= start:
+                raise ValueError(
+                    f"the parts do not cover each column exactly once: "
+                    f"expected a span that starts at {column}, found [{start}, {stop})"
+                )
+            column = stop
+        if column != self.size:
+            raise ValueError(f"the parts cover {column} of {self.size} columns: cover all of them")
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of columns in each part."""
+        return tuple(sum(stop - start for start, stop in part) for part in self.parts)
+
+    def owners(self) -> Int[Tensor, "d"]:
+        """The part that each column belongs to."""
+        owners = torch.empty(self.size, dtype=torch.long)
+        for part, spans in enumerate(self.parts):
+            for start, stop in spans:
+                owners[start:stop] = part
+        return owners
+
+    def digest(self) -> str:
+        """A fingerprint that must be equal on every worker before training starts."""
+        return hashlib.sha256(repr((self.size, self.parts)).encode()).hexdigest()
+
+
+def whole(layout: Layout, parts: int, seed: int = 0) -> Partition:
+    """All columns in one part: what periodic averaging and synchronous SGD use."""
+    _check_count(parts, 1, "the whole model is one part")
+    return Partition(layout.size, ((Span(0, layout.size),),))
+
+
+def contiguous(layout: Layout, parts: int, seed: int = 0) -> Partition:
+    """Equal ranges of columns, in order."""
+    _check_count(parts, layout.size, f"the model has {layout.size} columns")
+    cuts = [layout.size * part // parts for part in range(parts + 1)]
+    return Partition(layout.size, tuple((Span(*ends),) for ends in pairwise(cuts)))
+
+
+def by_channel(layout: Layout, parts: int, seed: int = 0) -> Partition:
+    """Every tensor cut along its output axis; each part gets a share of each tensor's channels.
+
+    All parts get equally many channels of a tensor; those left over go to the parts that are
+    smallest so far, widest channels first, so that the parts end almost equally large.
+    """
+    channels = sum(_channels(shape) for shape in layout.shapes)
+    _check_count(parts, channels, f"the model has {channels} channels")
+    spans: list[list[Span]] = [[] for _ in range(parts)]
+    filled = [0] * parts
+    tensors = zip(layout.starts, layout.sizes, map(_channels, layout.shapes), strict=True)
+    for start, size, count in sorted(tensors, key=lambda t: t[1] // t[2], reverse=True):
+        width = size // count
+        share, left = divmod(count, parts)
+        smallest = set(sorted(range(parts), key=lambda part: (filled[part], part))[:left])
+        for part in range(parts):
+            columns = width * (share + (part in smallest))
+            spans[part].append(Span(start, start + columns))
+            filled[part] += columns
+            start += columns
+    return Partition(layout.size, tuple(_merged(part) for part in spans))
+
+
+def by_layer(layout: Layout, parts: int, seed: int = 0) -> Partition:
+    """Whole layers (the tensors of one module), the largest first, each to the smallest part."""
+    layers: dict[str, list[Span]] = {}
+    for name, start, size in zip(layout.names, layout.starts, layout.sizes, strict=True):
+        layers.setdefault(module_of(name), []).append(Span(start, start + size))
+    _check_count(parts, len(layers), f"the model has {len(layers)} layers")
+    spans: list[list[Span]] = [[] for _ in range(parts)]
+    filled = [0] * parts
+    for layer in sorted(layers.values(), key=_width, reverse=True):
+        smallest = min(range(parts), key=lambda part: (filled[part], part))
+        spans[smallest] += layer
+        filled[smallest] += _width(layer)
+    return Partition(layout.size, tuple(_merged(part) for part in spans))
+
+
+def blocks(layout: Layout, parts: int, seed: int = 0) -> Partition:
+    """Equal blocks of columns, 16 for each part where there are enough, dealt at random."""
+    _check_count(parts, layout.size, f"the model has {layout.size} columns")
+    count = parts * max(1, min(16, layout.size // parts))
+    cuts = [layout.size * block // count for block in range(count + 1)]
+    dealt = [Span(*ends) for ends in pairwise(cuts)]
+    random.Random(seed).shuffle(dealt)
+    return Partition(layout.size, tuple(_merged(dealt[part::parts]) for part in range(parts)))
+
+
+PARTITIONS: dict[str, Callable[[Layout, int, int], Partition]] = {
+    "blocks": blocks,
+    "channel": by_channel,
+    "contiguous": contiguous,
+    "layer": by_layer,
+    "whole": whole,
+}
+
+
+def follow(partition: Partition, params: Layout, buffers: Layout) -> Partition:
+    """Cut the buffers so that a channel's statistics go with that channel's parameters.
+
+    A buffer follows a parameter of its own module with as many channels (BatchNorm's weight);
+    a buffer without one is cut evenly. Parts without buffers stay empty.
+    """
+    owners = partition.owners().tolist()
+    parts = len(partition.parts)
+    spans: list[list[Span]] = [[] for _ in range(parts)]
+    for name, shape, start, size in zip(
+        buffers.names, buffers.shapes, buffers.starts, buffers.sizes, strict=True
+    ):
+        count = _channels(shape)
+        leader = _leader(params, module_of(name), count)
+        for channel in range(count):
+            part = owners[leader[channel]] if leader else channel * parts // count
+            width = size // count
+            spans[part].append(Span(start + channel * width, start + (channel + 1) * width))
+    return Partition(buffers.size, tuple(_merged(part) for part in spans))
+
+
+def module_of(name: str) -> str:
+    """The module a tensor belongs to: `block.1.conv` for `block.1.conv.weight`."""
+    return name.rpartition(".")[0]
+
+
+def _leader(params: Layout, module: str, channels: int) -> range | None:
+    """First columns of the channels of the parameter that a buffer of `module` follows."""
+    for name, shape, start, size in zip(
+        params.names, params.shapes, params.starts, params.sizes, strict=True
+    ):
+        if module_of(name) == module and _channels(shape) == channels:
+            return range(start, start + size, size // channels)
+    return None
+
+
+def _channels(shape: Sequence[int]) -> int:
+    return shape[0] if shape else 1
+
+
+def _width(spans: Iterable[Span]) -> int:
+    return sum(stop - start for start, stop in spans)
+
+
+def _merged(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """Sort the spans, drop the empty ones and join those that touch."""
+    merged: list[Span] = []
+    for span in sorted(span for span in spans if span.stop > span.start):
+        if merged and merged[-1].stop == span.start:
+            merged[-1] = Span(merged[-1].start, span.stop)
+        else:
+            merged.append(span)
+    return tuple(merged)
+
+
+def _check_count(parts: int, most: int, why: str) -> None:
+    if not 1 <= parts <= most:
+        raise ValueError(f"cannot fill {parts} parts: {why}; use 1 to {most} parts")

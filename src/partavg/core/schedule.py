@@ -1,0 +1,53 @@
+"""Which parts are averaged after which step."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Every part is averaged once in `interval` steps; one part every `interval / parts` steps.
+
+    The i-th averaging (i = 1, 2, …) takes part i mod parts, which for partial averaging is the
+    paper's order: after step k, part k mod τ.
+
+    >>> partial = Schedule.partial(3)
+    >>> [partial(step) for step in (1, 2, 3, 4)]
+    [(1,), (2,), (0,), (1,)]
+    >>> periodic = Schedule.periodic(3)
+    >>> [periodic(step) for step in (1, 2, 3, 4)]
+    [(), (), (0,), ()]
+    """
+
+    interval: int
+    parts: int = 1
+
+    def __post_init__(self) -> None:
+        if self.interval < 1:
+            raise ValueError(f"interval {self.interval} is below 1: use 1 for synchronous SGD")
+        if self.parts < 1 or self.interval % self.parts:
+            divisors = [str(p) for p in range(1, self.interval + 1) if self.interval % p == 0]
+            choices = " or ".join(filter(None, [", ".join(divisors[:-1]), divisors[-1]]))
+            raise ValueError(
+                f"interval {self.interval} cannot be cut into {self.parts} parts: "
+                f"parts must divide the interval; use {choices}"
+            )
+
+    @classmethod
+    def synchronous(cls) -> "Schedule":
+        """Average the whole model after every step."""
+        return cls(1)
+
+    @classmethod
+    def periodic(cls, interval: int) -> "Schedule":
+        """Average the whole model every `interval` steps (FedAvg, local SGD)."""
+        return cls(interval)
+
+    @classmethod
+    def partial(cls, interval: int) -> "Schedule":
+        """Average another 1/interval of the model after every step (the paper)."""
+        return cls(interval, interval)
+
+    def __call__(self, step: int) -> tuple[int, ...]:
+        """The parts due after step 1, 2, …: none or one."""
+        averaging, early = divmod(step, self.interval // self.parts)
+        return () if early else (averaging % self.parts,)

@@ -1,0 +1,58 @@
+"""What a local solver is: a few functions on rows."""
+
+from typing import NamedTuple, Protocol
+
+from jaxtyping import Float
+from torch import Tensor
+
+from partavg.core.layout import Layout
+
+State = dict[str, Tensor]
+"""A solver's memory: tensors [m, d], one row per worker, or [1, d], shared by all workers."""
+
+
+class Sync(NamedTuple):
+    """What each worker did with a part since that part was last averaged."""
+
+    steps: Float[Tensor, "m 1"]
+    """Local steps."""
+    lr_sum: Float[Tensor, "m 1"]
+    """Sum of the learning rates of those steps: exact under any schedule."""
+
+
+class Solver(Protocol):
+    """A local update rule, and what workers tell each other when a part is averaged.
+
+    Solvers are frozen dataclasses whose fields are the hyper-parameters. All their functions act
+    on rows alone: the same code serves m simulated workers, a process with some of them, and one
+    client. `encode` and `decode_` see the columns of one part at a time and must treat each
+    column by itself.
+    """
+
+    def init(self, params: Float[Tensor, "m d"], layout: Layout) -> State:
+        """The memory to start with."""
+        ...
+
+    def step_(
+        self,
+        params: Float[Tensor, "m d"],
+        grads: Float[Tensor, "m d"],
+        state: State,
+        lr: float,
+    ) -> None:
+        """Take one local step: change `params` and `state`; `grads` may be used as scratch."""
+        ...
+
+    def encode(self, rows: Float[Tensor, "m n"], state: State, sync: Sync) -> Float[Tensor, "m l"]:
+        """What each worker sends of a part."""
+        ...
+
+    def decode_(
+        self,
+        rows: Float[Tensor, "m n"],
+        total: Float[Tensor, "l"],
+        state: State,
+        sync: Sync,
+    ) -> None:
+        """Take the weighted sum of all workers' messages into `rows` and `state`."""
+        ...

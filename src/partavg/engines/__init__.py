@@ -1,0 +1,3 @@
+"""Engines: the losses and gradients of all workers from their rows."""
+
+ENGINES = ("auto", "looped", "vmapped")

@@ -1,0 +1,70 @@
+"""Dropout that depends on the worker and the step, and not on the engine."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+_GOLDEN, _MIX1, _MIX2 = -7046029254386353131, -4658895280553007687, -7723592293110705685
+
+
+class KeyedDropout(TorchFunctionMode):
+    """Draws every dropout mask from a key and the number of the call.
+
+    torch draws masks from one global stream, so that a worker's mask would depend on the workers
+    computed before it. Here a worker drops the same units in every engine, in chunks of any size
+    and in any process.
+    """
+
+    def __init__(self, key: Tensor) -> None:
+        self._key = key
+        self._calls = 0
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if func in _SPATIAL_AXES:
+            return self._dropout(_SPATIAL_AXES[func], *args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+    def _dropout(
+        self,
+        spatial_axes: int,
+        input: Tensor,
+        p: float = 0.5,
+        training: bool = True,
+        inplace: bool = False,
+    ) -> Tensor:
+        if not training or p == 0:
+            return input
+        axes = input.ndim - spatial_axes
+        shape = *input.shape[:axes], *[1] * spatial_axes
+        self._calls += 1
+        keep = _bits24(self._key + self._calls * _MIX1, shape) >= round(p * 2**24)
+        scaled = keep.to(input.dtype) * (1 / (1 - p) if p < 1 else 0.0)
+        return input.mul_(scaled) if inplace else input * scaled
+
+
+_SPATIAL_AXES = {F.dropout: 0, F.dropout1d: 1, F.dropout2d: 2, F.dropout3d: 3}
+"""Axes that share one draw: dropout2d, for example, drops whole channels."""
+
+
+def _bits24(key: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """24 random bits per element: the splitmix64 generator, seeded with the key."""
+    count = torch.Size(shape).numel()
+    state = torch.arange(1, count + 1, device=key.device) * _GOLDEN + key
+    state = (state ^ _shifted(state, 30)) * _MIX1
+    state = (state ^ _shifted(state, 27)) * _MIX2
+    return _shifted(state ^ _shifted(state, 31), 40).view(shape)
+
+
+def _shifted(state: Tensor, bits: int) -> Tensor:
+    """Unsigned shift to the right; torch's own keeps the sign."""
+    return (state >> bits) & ((1 << (64 - bits)) - 1)

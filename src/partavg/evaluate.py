@@ -1,0 +1,52 @@
+"""Loss and accuracy of a model on samples."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from partavg.data.dataset import Samples
+from partavg.engines.model import Loss
+
+_BATCH = 500
+
+
+class Evaluation(NamedTuple):
+    """Mean loss, and the share of samples classified rightly (None if targets are no classes)."""
+
+    loss: float
+    accuracy: float | None
+
+
+@torch.no_grad()
+def evaluate(module: nn.Module, loss: Loss, samples: Samples) -> Evaluation:
+    """Evaluate a model; it is left in evaluation mode."""
+    module.eval()
+    total, right = 0.0, 0
+    classes = not samples.targets.is_floating_point()
+    pieces = zip(samples.inputs.split(_BATCH), samples.targets.split(_BATCH), strict=True)
+    for inputs, targets in pieces:
+        outputs = module(inputs)
+        total += float(loss(outputs, targets)) * len(inputs)
+        if classes:
+            right += int((outputs.argmax(1) == targets).sum())
+    count = len(samples.inputs)
+    return Evaluation(total / count, right / count if classes else None)
+
+
+@torch.no_grad()
+def recompute_statistics_(module: nn.Module, inputs: Tensor) -> None:
+    """Replace BatchNorm's running statistics by their mean over batches of the inputs."""
+    norms = [norm for norm in module.modules() if isinstance(norm, _BatchNorm)]
+    momenta = [norm.momentum for norm in norms]
+    module.eval()
+    for norm in norms:
+        norm.train()
+        norm.reset_running_stats()
+        norm.momentum = None  # a cumulative mean
+    for batch in inputs.split(_BATCH):
+        module(batch)
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+        norm.eval()

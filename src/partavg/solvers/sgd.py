@@ -1,0 +1,106 @@
+"""Stochastic gradient descent with momentum.
+
+Robbins and Monro, A Stochastic Approximation Method, 1951; Polyak, 1964; Nesterov, 1983.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from partavg.core.layout import Layout
+from partavg.core.solver import State, Sync
+
+Decay = Literal["all", "kernels"]
+Averaging = Literal["local", "averaged", "reset"]
+
+
+@dataclass(frozen=True, slots=True)
+class SGD:
+    """v ← ρv + g + λx;  x ← x − ηv  (Nesterov: x ← x − η(g + λx + ρv)), as in torch.optim.SGD.
+
+    `decay` puts weight decay on all tensors or on kernels (those with two axes or more) only.
+    `momentum_at_averaging` says what becomes of a part's momentum when the part is averaged: it
+    stays local, is averaged too (twice the traffic), or starts again from zero.
+
+    >>> SGD(momentum=0.9, weight_decay=1e-4)
+    SGD(momentum=0.9, nesterov=False, weight_decay=0.0001, decay='all', \
+momentum_at_averaging='local')
+    """
+
+    momentum: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    decay: Decay = "all"
+    momentum_at_averaging: Averaging = "local"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum {self.momentum} is outside [0, 1): 0.9 is usual")
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov needs momentum: set momentum, or nesterov = false")
+        if self.weight_decay < 0:
+            raise ValueError(f"weight_decay {self.weight_decay} is negative: use 0 for none")
+        _check_choice("decay", self.decay, get_args(Decay))
+        _check_choice(
+            "momentum_at_averaging", self.momentum_at_averaging, get_args(Averaging)
+        )
+
+    def init(self, params: Float[Tensor, "m d"], layout: Layout) -> State:
+        """Zero momentum, and the columns that decay where not all do."""
+        state: State = {}
+        if self.momentum:
+            state["momentum"] = torch.zeros_like(params)
+        if self.weight_decay and self.decay == "kernels":
+            mask = torch.zeros(1, layout.size, dtype=params.dtype)
+            for view, shape in zip(layout.views(mask).values(), layout.shapes, strict=True):
+                view.fill_(len(shape) >= 2)
+            state["decays"] = mask.to(params.device)
+        return state
+
+    def step_(
+        self,
+        params: Float[Tensor, "m d"],
+        grads: Float[Tensor, "m d"],
+        state: State,
+        lr: float,
+    ) -> None:
+        """One step of gradient descent on every row."""
+        if "decays" in state:
+            grads.addcmul_(params, state["decays"], value=self.weight_decay)
+        elif self.weight_decay:
+            grads.add_(params, alpha=self.weight_decay)
+        direction = grads
+        if self.momentum:
+            velocity = state["momentum"].mul_(self.momentum).add_(grads)
+            direction = grads.add_(velocity, alpha=self.momentum) if self.nesterov else velocity
+        params.add_(direction, alpha=-lr)
+
+    def encode(self, rows: Float[Tensor, "m n"], state: State, sync: Sync) -> Float[Tensor, "m l"]:
+        """The parameters themselves, and the momentum if it is to be averaged."""
+        return torch.cat([rows, state["momentum"]], 1) if self._averages_momentum else rows
+
+    def decode_(
+        self,
+        rows: Float[Tensor, "m n"],
+        total: Float[Tensor, "l"],
+        state: State,
+        sync: Sync,
+    ) -> None:
+        """Every worker takes the mean."""
+        rows.copy_(total[: rows.shape[1]])
+        if self._averages_momentum:
+            state["momentum"].copy_(total[rows.shape[1] :])
+        elif self.momentum and self.momentum_at_averaging == "reset":
+            state["momentum"].zero_()
+
+    @property
+    def _averages_momentum(self) -> bool:
+        return self.momentum > 0 and self.momentum_at_averaging == "averaged"
+
+
+def _check_choice(field: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{field} {value!r} is not known: use {' or '.join(choices)}")
