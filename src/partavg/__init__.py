@@ -1,0 +1,1 @@
+"""Partial model averaging for federated learning and local SGD."""

@@ -25,8 +25,8 @@ def evaluate(module: nn.Module, loss: Loss, samples: Samples) -> Evaluation:
     module.eval()
     total, right = 0.0, 0
     classes = not samples.targets.is_floating_point()
-    pieces = zip(samples.inputs.split(_BATCH), samples.targets.split(_BATCH), strict=True)
-    for inputs, targets in pieces:
+    pieces = [torch.split(tensor, _BATCH) for tensor in samples]
+    for inputs, targets in zip(*pieces, strict=True):
         outputs = module(inputs)
         total += float(loss(outputs, targets)) * len(inputs)
         if classes:
@@ -45,7 +45,7 @@ def recompute_statistics_(module: nn.Module, inputs: Tensor) -> None:
         norm.train()
         norm.reset_running_stats()
         norm.momentum = None  # a cumulative mean
-    for batch in inputs.split(_BATCH):
+    for batch in torch.split(inputs, _BATCH):
         module(batch)
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum

@@ -42,7 +42,7 @@ def exchange_(
     sums = [weights @ solver.encode(rows, memory, sync) for rows, memory in parts]
     sums += [weights @ rows for rows in statistics]
     message = torch.cat(sums)
-    totals = reduce(message).split([len(total) for total in sums])
+    totals = torch.split(reduce(message), [len(total) for total in sums])
     for (rows, memory), total in zip(parts, totals, strict=False):
         solver.decode_(rows, total, memory, sync)
     for rows, total in zip(statistics, totals[len(parts) :], strict=True):
@@ -70,10 +70,8 @@ def discrepancy(
     """
     center = consensus(rows, weights, reduce)
     width = max(1, _BLOCK // len(rows))
-    squares = [
-        (block - mean).square_().sum(0)
-        for block, mean in zip(rows.split(width, 1), center.split(width), strict=True)
-    ]
+    blocks = zip(torch.split(rows, width, 1), torch.split(center, width), strict=True)
+    squares = [(block - mean).square_().sum(0) for block, mean in blocks]
     ones = torch.ones(1, dtype=rows.dtype, device=rows.device) * len(rows)
     total = reduce(torch.cat([*squares, ones]))
     return total[:-1] / total[-1]

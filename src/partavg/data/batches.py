@@ -53,7 +53,9 @@ class Batches:
         first, skip = divmod(block * length, len(samples))
         passes = -(-(skip + length) // len(samples))
         stream = [
-            np.random.default_rng(fold(self._seed, "batches", worker, first + i)).permutation(samples)
+            np.random.default_rng(fold(self._seed, "batches", worker, first + i)).permutation(
+                samples
+            )
             for i in range(passes)
         ]
         return np.concatenate(stream)[skip : skip + length].reshape(_BLOCK, self._batch)

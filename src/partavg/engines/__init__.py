@@ -1,3 +1,1 @@
 """Engines: the losses and gradients of all workers from their rows."""
-
-ENGINES = ("auto", "looped", "vmapped")

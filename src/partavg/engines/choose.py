@@ -1,7 +1,7 @@
 """Which engine is right for a model: decided by trying, because no rule of thumb is."""
 
 from time import perf_counter
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,10 +15,13 @@ _FEW, _MANY = 2, 16  # rows to try a loop and a pass on
 _MOMENT = 0.2  # seconds to spend on timing one engine
 
 
+EngineName = Literal["auto", "looped", "vmapped"]
+
+
 class Choice(NamedTuple):
     """An engine, and why it was taken."""
 
-    name: str
+    name: EngineName
     chunk: int
     reason: str
 
@@ -27,7 +30,9 @@ class Choice(NamedTuple):
         return Looped(model) if self.name == "looped" else Vmapped(model, self.chunk)
 
 
-def choose(name: str, chunk: int, model: RowModel, start: tuple[Tensor, Tensor], batch: Batch) -> Choice:
+def choose(
+    name: str, chunk: int, model: RowModel, start: tuple[Tensor, Tensor], batch: Batch
+) -> Choice:
     """Take the engine called `name`, or for "auto" the faster one on the first rows of a batch.
 
     `chunk` is the number of workers in one vmapped pass; 0 leaves it to be chosen too.
@@ -84,9 +89,7 @@ def _try(engine: Engine, start: tuple[Tensor, Tensor], batch: Batch, rows: int) 
 
 def _agree(one: _Trial, other: _Trial) -> bool:
     """Equal up to rounding, which a deep network in float32 magnifies."""
-    return all(
-        (a - b).norm() <= 1e-3 * (a.norm() + 1e-6) for a, b in zip(one, other, strict=True)
-    )
+    return all((a - b).norm() <= 1e-3 * (a.norm() + 1e-6) for a, b in zip(one, other, strict=True))
 
 
 def _seconds(engine: Engine, start: tuple[Tensor, Tensor], batch: Batch, rows: int) -> float:

@@ -23,6 +23,7 @@ class Block(nn.Module):
             self.shortcut = Pad(outputs - inputs, stride)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Add the shortcut to the two convolutions."""
         y = F.relu(self.norm1(self.conv1(x)))
         y = self.norm2(self.conv2(y))
         return F.relu(y + self.shortcut(x))
@@ -37,6 +38,7 @@ class Pad(nn.Module):
         self.stride = stride
 
     def forward(self, x: Tensor) -> Tensor:
+        """Subsample and pad."""
         x = x[:, :, :: self.stride, :: self.stride]
         zeros = torch.zeros_like(x[:, :1]).expand(-1, self.channels // 2, -1, -1)
         return torch.cat([zeros, x, zeros], 1)
@@ -60,6 +62,4 @@ def resnet20(shape: tuple[int, ...], classes: int, *, projection: bool = True) -
             stride = 2 if first and stage > 0 else 1
             layers.append(Block(inputs, width, stride, projection and first))
             inputs = width
-    return nn.Sequential(
-        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes)
-    )
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes))

@@ -44,9 +44,7 @@ momentum_at_averaging='local')
         if self.weight_decay < 0:
             raise ValueError(f"weight_decay {self.weight_decay} is negative: use 0 for none")
         _check_choice("decay", self.decay, get_args(Decay))
-        _check_choice(
-            "momentum_at_averaging", self.momentum_at_averaging, get_args(Averaging)
-        )
+        _check_choice("momentum_at_averaging", self.momentum_at_averaging, get_args(Averaging))
 
     def init(self, params: Float[Tensor, "m d"], layout: Layout) -> State:
         """Zero momentum, and the columns that decay where not all do."""

@@ -1,0 +1,74 @@
+"""Checkpoints: written whole or not at all, named by their checksum, the last two kept."""
+
+import hashlib
+import os
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_NAME = re.compile(r"step-(\d{9})-([0-9a-f]{64})\.pt")
+_KEEP = 2
+
+
+def save(folder: Path, step: int, payload: dict[str, Any]) -> Path:
+    """Write a checkpoint atomically, then remove all but the last two.
+
+    The file's name carries the checksum of its content, so one rename publishes both.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    draft = folder / "draft.tmp"
+    with draft.open("wb") as file:
+        torch.save(payload, file)
+        file.flush()
+        os.fsync(file.fileno())
+    target = folder / f"step-{step:09d}-{_digest(draft)}.pt"
+    draft.replace(target)
+    _sync_folder(folder)
+    for path in _newest_first(folder)[_KEEP:]:
+        path.unlink()
+    return target
+
+
+def load(folder: Path, device: torch.device) -> dict[str, Any] | None:
+    """The newest checkpoint that is whole; a damaged one is passed over with a warning."""
+    for path in _newest_first(folder):
+        match = _NAME.fullmatch(path.name)
+        assert match
+        if _digest(path) == match[2]:
+            payload: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+            return payload
+        warnings.warn(
+            f"checkpoint {path} is damaged (its checksum differs): using the one before",
+            stacklevel=2,
+        )
+    return None
+
+
+def latest_step(folder: Path) -> int | None:
+    """The step of the newest checkpoint, without reading it."""
+    for path in _newest_first(folder):
+        match = _NAME.fullmatch(path.name)
+        assert match
+        return int(match[1])
+    return None
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    found = [path for path in folder.glob("step-*.pt") if _NAME.fullmatch(path.name)]
+    return sorted(found, reverse=True)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename survive a power cut, where the system can open folders."""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)

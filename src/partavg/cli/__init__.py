@@ -1,0 +1,22 @@
+"""The command line."""
+
+import click
+
+from partavg.cli.compare import compare
+from partavg.cli.run import run
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="partavg", message="%(prog)s %(version)s")
+def main() -> None:
+    """Partial model averaging for federated learning and local SGD.
+
+    Start with `partavg compare`: it trains 64 workers on data that comes with the package and
+    shows what partial averaging does.
+
+    Exit codes: 0 done, 2 bad input, 3 training diverged, 130 stopped with Ctrl-C (resumable).
+    """
+
+
+main.add_command(compare)
+main.add_command(run)

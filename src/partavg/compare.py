@@ -1,0 +1,152 @@
+"""Comparisons: the same task from the same start under several schemes and seeds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean, stdev
+
+from partavg.config import Config
+from partavg.folder import Row, RunFolder
+
+SCHEMES = ("periodic", "partial", "synchronous")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One run of a comparison."""
+
+    scheme: str
+    config: Config
+    folder: RunFolder
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run."""
+        return self.config.training.seed
+
+
+def plan(config: Config, schemes: Sequence[str], seeds: int, out: Path) -> list[Entry]:
+    """The runs of a comparison, seed by seed; all have the same budget."""
+    if seeds < 1:
+        raise ValueError(f"{seeds} seeds give no run: use 1 or more")
+    if len(set(schemes)) < len(schemes) or not schemes:
+        raise ValueError(f"schemes {', '.join(schemes)!r}: name each scheme once, at least one")
+    first = config.training.seed
+    entries = []
+    for seed in range(first, first + seeds):
+        training = replace(config.training, seed=seed)
+        for scheme in schemes:
+            interval, parts = intervals(scheme, config.averaging.interval)
+            partition = "whole" if parts == 1 else config.averaging.partition
+            averaging = replace(
+                config.averaging, interval=interval, parts=parts, partition=partition
+            )
+            folder = RunFolder(out / f"{scheme}-seed{seed}")
+            entries.append(
+                Entry(scheme, replace(config, training=training, averaging=averaging), folder)
+            )
+    return entries
+
+
+def intervals(scheme: str, interval: int) -> tuple[int, int]:
+    """The interval and the number of parts of a scheme.
+
+    >>> [intervals(scheme, 12) for scheme in ("synchronous", "periodic", "partial", "4-parts")]
+    [(1, 1), (12, 1), (12, 12), (12, 4)]
+    """
+    named = {"synchronous": (1, 1), "periodic": (interval, 1), "partial": (interval, interval)}
+    if scheme in named:
+        return named[scheme]
+    count, _, word = scheme.partition("-")
+    if word != "parts" or not count.isdecimal() or not int(count):
+        raise ValueError(
+            f"scheme {scheme!r} is not known: use {', '.join(SCHEMES)}, or 4-parts for another "
+            f"number of parts"
+        )
+    return interval, int(count)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The summaries of one scheme, one per seed."""
+
+    scheme: str
+    summaries: tuple[Row, ...]
+
+    def values(self, key: str, scale: float = 1.0) -> list[float]:
+        """One number of each summary."""
+        return [summary[key] * scale for summary in self.summaries]
+
+    def text(self, key: str, form: str, scale: float = 1.0) -> str:
+        """The mean, with the deviation where there are several seeds."""
+        values = self.values(key, scale)
+        center = number(mean(values), form)
+        return center if len(values) < 2 else f"{center} ± {number(stdev(values), form)}"
+
+
+def number(value: float, form: str) -> str:
+    """A number for a table; what is only rounding error reads as 0."""
+    return format(0.0 if abs(value) < 1e-6 else value, form)
+
+
+def results(entries: Sequence[Entry]) -> list[Result]:
+    """The results of the finished runs of a comparison, scheme by scheme."""
+    schemes = dict.fromkeys(entry.scheme for entry in entries)
+    return [
+        Result(
+            scheme,
+            tuple(
+                entry.folder.summary()
+                for entry in entries
+                if entry.scheme == scheme and entry.folder.finished
+            ),
+        )
+        for scheme in schemes
+    ]
+
+
+COLUMNS: dict[str, tuple[str, str, float]] = {
+    "accuracy %": ("accuracy", ".2f", 100),
+    "training loss": ("train_loss", ".3f", 1),
+    "mean discrepancy": ("mean_discrepancy", ".3g", 1),
+    "peak discrepancy": ("peak_discrepancy", ".3g", 1),
+    "MB sent": ("bytes", ".1f", 1e-6),
+    "messages sent": ("messages", ".0f", 1),
+    "seconds": ("seconds", ".1f", 1),
+}
+"""Heading -> key of the summary, format, scale."""
+
+NOTE = "Accuracy and loss of the averaged model u_K, on test and training set; sent per worker."
+
+
+def verdict(found: Sequence[Result]) -> str:
+    """What was seen of partial against periodic averaging, in one plain sentence."""
+    by_scheme = {result.scheme: result for result in found}
+    if not {"periodic", "partial"} <= by_scheme.keys():
+        best = max(found, key=lambda result: mean(result.values("accuracy")))
+        return (
+            f"{best.scheme} ended with the highest accuracy: {best.text('accuracy', '.2f', 100)} %."
+        )
+    partial, periodic = by_scheme["partial"], by_scheme["periodic"]
+    accuracy = _compared(partial, periodic, "accuracy", 100)
+    ratio = mean(partial.values("peak_discrepancy")) / mean(periodic.values("peak_discrepancy"))
+    closer = f"the peak discrepancy between the models was {ratio:.2f} times that of periodic"
+    return f"At the same traffic, partial averaging ended {accuracy}; {closer}."
+
+
+def _compared(partial: Result, periodic: Result, key: str, scale: float) -> str:
+    ours, theirs = partial.values(key, scale), periodic.values(key, scale)
+    gap = mean(ours) - mean(theirs)
+    if abs(gap) < 0.005:
+        text = f"level with periodic averaging at {mean(ours):.2f} %"
+    else:
+        side = "above" if gap > 0 else "below"
+        text = (
+            f"{abs(gap):.2f} points of accuracy {side} periodic averaging "
+            f"({mean(ours):.2f} % against {mean(theirs):.2f} %"
+        )
+        if len(ours) > 1:
+            ahead = sum(one > other for one, other in zip(ours, theirs, strict=True))
+            text += f"; ahead in {ahead} of {len(ours)} seeds"
+        text += ")"
+    return text

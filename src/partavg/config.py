@@ -1,0 +1,232 @@
+"""Recipes: TOML files into frozen dataclasses, checked before any work starts."""
+
+import difflib
+import inspect
+import json
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
+
+from annotated_types import Ge, Gt
+from pydantic import TypeAdapter, ValidationError
+
+from partavg.backends.simulate import Buffers, Weights
+from partavg.data import DATASETS
+from partavg.data.split import SPLITS
+from partavg.engines.choose import EngineName
+from partavg.models import MODELS
+from partavg.solvers import SOLVERS
+
+T = TypeVar("T")
+Table = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """A dataset, split, model or solver: its name and its options."""
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """Who trains, on how much, for how long."""
+
+    workers: Annotated[int, Ge(1)] = 64
+    batch: Annotated[int, Ge(1)] = 16
+    steps: Annotated[int, Ge(1)] = 400
+    lr: Annotated[float, Gt(0)] = 0.05
+    seed: Annotated[int, Ge(0)] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Averaging:
+    """What is averaged and when; as many parts as the interval is long unless `parts` is given."""
+
+    interval: Annotated[int, Ge(1)] = 10
+    parts: Annotated[int, Ge(1)] | None = None
+    partition: Literal["channel", "layer", "contiguous", "blocks", "whole"] = "channel"
+    weights: Weights = "uniform"
+    buffers: Buffers = "part"
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """How gradients are computed; `chunk` workers in one vmapped pass, 0 to choose."""
+
+    name: EngineName = "auto"
+    chunk: Annotated[int, Ge(0)] = 0
+    device: str = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Steps between measurements; 0 measures only at the end."""
+
+    evaluate_every: Annotated[int, Ge(0)] = 50
+    discrepancy_every: Annotated[int, Ge(0)] = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """Steps between checkpoints; 0 saves only at the start and the end."""
+
+    every: Annotated[int, Ge(0)] = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Everything that decides a run."""
+
+    data: Component
+    split: Component
+    model: Component
+    solver: Component
+    training: Training = Training()
+    averaging: Averaging = Averaging()
+    engine: Execution = Execution()
+    metrics: Metrics = Metrics()
+    checkpoints: Checkpoints = Checkpoints()
+
+
+COMPONENTS: dict[str, tuple[Mapping[str, Callable[..., Any]], str]] = {
+    "data": (DATASETS, "fashion_subset"),
+    "split": (SPLITS, "iid"),
+    "model": (MODELS, "mlp"),
+    "solver": (SOLVERS, "sgd"),
+}
+"""Where the components of each kind are listed, and the one taken when a recipe names none."""
+
+
+def load(path: Path, overrides: Iterable[str] = ()) -> Config:
+    """Read a recipe and apply overrides of the form `section.key=value`."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path} is not valid TOML: {error}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read {path}: {error}") from None
+    for override in overrides:
+        _override_(table, override)
+    return parse(table)
+
+
+def parse(table: Table) -> Config:
+    """Turn nested tables into a Config; any mistake is a ValueError of one sentence."""
+    hints = get_type_hints(Config)
+    _check_keys(table, hints, "")
+    sections = {name: _section(table.get(name, {}), hints[name], name) for name in hints}
+    config = Config(**sections)
+    if config.averaging.parts is None:
+        parts = 1 if config.averaging.partition == "whole" else config.averaging.interval
+        return replace(config, averaging=replace(config.averaging, parts=parts))
+    return config
+
+
+def dump(config: Config) -> str:
+    """The TOML text of a config; `parse` reads it back to an equal one."""
+    lines = []
+    for section, values in asdict(config).items():
+        options = values.pop("options", {})
+        lines.append(f"[{section}]")
+        lines += [f"{k} = {_toml(v)}" for k, v in (values | options).items() if v is not None]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def differences(one: Config, other: Config) -> list[str]:
+    """The keys in which two configs differ."""
+    tables = [tomllib.loads(dump(config)) for config in (one, other)]
+    flat = [
+        {f"{section}.{key}": v for section, values in table.items() for key, v in values.items()}
+        for table in tables
+    ]
+    return [key for key in {**flat[0], **flat[1]} if flat[0].get(key) != flat[1].get(key)]
+
+
+def build(kind: str, component: Component, *arguments: Any) -> Any:
+    """Make what a component describes."""
+    registry, _ = COMPONENTS[kind]
+    return registry[component.name](*arguments, **component.options)
+
+
+def _section(table: Any, cls: type[T], name: str) -> T:
+    if not isinstance(table, Mapping):
+        raise ValueError(f"{name} = {table!r} is not a section: write [{name}] and keys below it")
+    if cls is Component:
+        return _component(table, name)  # type: ignore[return-value]
+    assert is_dataclass(cls)
+    hints = get_type_hints(cls, include_extras=True)
+    _check_keys(table, hints, f"{name}.")
+    return cls(**{key: _value(hints[key], v, f"{name}.{key}") for key, v in table.items()})
+
+
+def _component(table: Table, kind: str) -> Component:
+    registry, default = COMPONENTS[kind]
+    name = _value(str, table.get("name", default), f"{kind}.name")
+    if name not in registry:
+        raise ValueError(f"{kind}.name = {name!r} is not known: {_suggest(name, registry)}")
+    known = _options(registry[name])
+    given = {key: value for key, value in table.items() if key != "name"}
+    _check_keys(given, {"name": None, **known}, f"{kind}.")
+    options = {
+        key: _value(parameter.annotation, given.get(key, parameter.default), f"{kind}.{key}")
+        for key, parameter in known.items()
+    }
+    return Component(name, options)
+
+
+def _options(builder: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """A component's options: a dataclass's fields, a function's keyword-only arguments."""
+    parameters = inspect.signature(builder, eval_str=True).parameters
+    if is_dataclass(builder):
+        return {f.name: parameters[f.name] for f in fields(builder)}
+    return {k: p for k, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
+
+
+def _value(hint: Any, value: Any, key: str) -> Any:
+    if isinstance(value, list):
+        value = tuple(value)
+    try:
+        return TypeAdapter(hint).validate_python(value, strict=True)
+    except ValidationError as error:
+        rule = error.errors()[0]["msg"]
+        raise ValueError(f"{key} = {_toml(value)}: {rule[0].lower()}{rule[1:]}") from None
+
+
+def _check_keys(table: Table, known: Iterable[str], prefix: str) -> None:
+    for key in table:
+        if key not in known:
+            raise ValueError(f"unknown key {prefix + key!r}: {_suggest(key, known, prefix)}")
+
+
+def _suggest(word: str, known: Iterable[str], prefix: str = "") -> str:
+    close = difflib.get_close_matches(word, list(known), n=1)
+    if close:
+        return f"did you mean {prefix + close[0]!r}?"
+    return f"use {', '.join(prefix + name for name in known)}"
+
+
+def _override_(table: dict[str, Any], override: str) -> None:
+    path, equals, text = override.partition("=")
+    section, dot, key = path.strip().partition(".")
+    if not (equals and dot and key):
+        raise ValueError(f"override {override!r} is not of the form section.key=value")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    table.setdefault(section, {})
+    if isinstance(table[section], dict):
+        table[section][key] = value
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, float):
+        return repr(value)
+    return json.dumps(value, ensure_ascii=False, default=str)

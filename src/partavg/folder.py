@@ -1,0 +1,161 @@
+"""The folder of a run: config, environment, metrics, summary, checkpoints, final model."""
+
+import io
+import json
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from partavg import checkpoint
+from partavg.config import Config, differences, dump, load
+
+Row = dict[str, Any]
+"""One line of metrics.jsonl: `step`, and what was measured after it."""
+
+
+class RunFolder:
+    """Where a run keeps everything; the layout is documented in docs/runs.md."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config_path = path / "config.toml"
+        self.metrics_path = path / "metrics.jsonl"
+        self.summary_path = path / "summary.json"
+        self.environment_path = path / "environment.json"
+        self.model_path = path / "model.pt"
+        self.checkpoints = path / "checkpoints"
+
+    @property
+    def exists(self) -> bool:
+        """Whether a run was started here."""
+        return self.config_path.exists()
+
+    @property
+    def finished(self) -> bool:
+        """Whether a run ended here."""
+        return self.summary_path.exists()
+
+    def check_free(self, *, resume: bool, force: bool) -> None:
+        """Raise a ValueError if a run here would be overwritten without `resume` or `force`."""
+        if not self.exists or resume or force:
+            return
+        if self.finished:
+            raise ValueError(
+                f"{self.path} holds a finished run: use --force to overwrite it or another --out"
+            )
+        raise ValueError(
+            f"{self.path} holds an unfinished run at step "
+            f"{checkpoint.latest_step(self.checkpoints) or 0}: "
+            f"use --resume to continue it or --force to start again"
+        )
+
+    def stored_config(self, wanted: Config) -> Config:
+        """The config of the run to resume, which must be the one wanted.
+
+        The engine that was chosen for it stays, unless another one is asked for by name.
+        """
+        stored = load(self.config_path)
+        changed = differences(stored, wanted)
+        if wanted.engine.name == "auto":
+            changed = [key for key in changed if not key.startswith("engine.")]
+        if changed:
+            raise ValueError(
+                f"{self.path} was started with another {changed[0]}: resume with the same recipe, "
+                f"for example {self.config_path}"
+            )
+        return stored
+
+    def write_start(self, config: Config, reason: str) -> None:
+        """Remove what an old run left here; write the config and environment of a new one."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        for path in (self.summary_path, self.config_path, self.model_path):
+            path.unlink(missing_ok=True)
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
+        write_json(self.environment_path, environment(config, reason))
+        self.metrics_path.write_bytes(b"")
+        write_text(self.config_path, dump(config))
+
+    def open_metrics(self, length: int) -> io.TextIOWrapper:
+        """Open the metrics to append to, cut back to the length they had at a checkpoint."""
+        size = self.metrics_path.stat().st_size if self.metrics_path.exists() else 0
+        if size < length:
+            raise ValueError(
+                f"{self.metrics_path} has {size} bytes, {length} were written before the "
+                f"checkpoint: start the run again with --force"
+            )
+        with self.metrics_path.open("r+b") as file:
+            file.truncate(length)
+        return self.metrics_path.open("a", encoding="utf-8", newline="\n")
+
+    def rows(self) -> Iterator[Row]:
+        """The metrics written so far."""
+        with self.metrics_path.open(encoding="utf-8") as file:
+            yield from map(json.loads, file)
+
+    def summary(self) -> Row:
+        """The summary of a finished run."""
+        summary: Row = json.loads(self.summary_path.read_text(encoding="utf-8"))
+        return summary
+
+
+def environment(config: Config, reason: str) -> Row:
+    """What made the numbers: versions, hardware, commit, seed, engine."""
+    cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "partavg": version("partavg"),
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": version("numpy"),
+        "system": platform.platform(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpu": cuda,
+        "seed": config.training.seed,
+        "engine": f"{config.engine.name} ({reason})",
+    }
+
+
+def write_json(path: Path, value: Row) -> None:
+    """Write JSON atomically."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    draft = path.with_name(path.name + ".tmp")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
+
+
+def _commit() -> str | None:
+    """The commit of the source this runs from, if it runs from a git checkout of its own."""
+    source = Path(__file__).resolve().parents[2]
+    if not (source / ".git").exists():
+        return None
+    command = ["git", "-C", str(source), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
