@@ -1,1 +1,63 @@
-"""Partial model averaging for federated learning and local SGD."""
+"""Partial model averaging for federated learning and local SGD.
+
+Start with `Simulation`, which trains copies of your model on shares of your data and averages
+them as a `Schedule` says; see the README for an example.
+"""
+
+from partavg.backends.simulate import Discrepancy, Simulation
+from partavg.core.average import consensus, discrepancy, per_part
+from partavg.core.layout import Layout
+from partavg.core.loop import Batch, Engine, Gradients, Plan, Record, Workers, train
+from partavg.core.partition import (
+    PARTITIONS,
+    Partition,
+    Span,
+    blocks,
+    by_channel,
+    by_layer,
+    contiguous,
+    whole,
+)
+from partavg.core.schedule import Schedule
+from partavg.core.solver import Solver, Sync
+from partavg.data.split import dirichlet, iid
+from partavg.engines.looped import looped
+from partavg.engines.model import RowModel
+from partavg.engines.vmapped import vmapped
+from partavg.evaluate import Evaluation, evaluate
+from partavg.solvers.sgd import SGD
+
+__all__ = [
+    "PARTITIONS",
+    "SGD",
+    "Batch",
+    "Discrepancy",
+    "Engine",
+    "Evaluation",
+    "Gradients",
+    "Layout",
+    "Partition",
+    "Plan",
+    "Record",
+    "RowModel",
+    "Schedule",
+    "Simulation",
+    "Solver",
+    "Span",
+    "Sync",
+    "Workers",
+    "blocks",
+    "by_channel",
+    "by_layer",
+    "consensus",
+    "contiguous",
+    "dirichlet",
+    "discrepancy",
+    "evaluate",
+    "iid",
+    "looped",
+    "per_part",
+    "train",
+    "vmapped",
+    "whole",
+]

@@ -10,7 +10,6 @@ from partavg.cli.display import display
 from partavg.folder import RunFolder
 from partavg.run import Run
 
-
 EXAMPLES = """\b
 Examples:
   partavg run recipe.toml

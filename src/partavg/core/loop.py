@@ -1,8 +1,8 @@
 """The one training loop: a local step on every worker, then average the parts that are due."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -14,6 +14,8 @@ from partavg.core.partition import Partition, Span
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver, State, Sync
 
+_CACHED = 1 << 21  # elements of each tensor that a step works on at a time
+
 
 class Batch(NamedTuple):
     """One mini-batch for every worker, and a key per worker for all that is random in a step."""
@@ -23,17 +25,25 @@ class Batch(NamedTuple):
     keys: Int[Tensor, "m"]
 
 
+class Gradients(NamedTuple):
+    """The losses and gradients of some of the workers."""
+
+    rows: slice
+    losses: Float[Tensor, "n"]
+    pieces: Sequence[tuple[slice, Float[Tensor, "n _"]]]
+    """Columns and their gradients, which the solver may use up; together they cover all columns.
+
+    In pieces, so that an engine can hand over what autograd made, without copying it."""
+
+
+@runtime_checkable
 class Engine(Protocol):
-    """Computes the loss and the gradient of every worker."""
+    """Computes the loss and the gradient of every worker, some workers at a time."""
 
     def __call__(
-        self,
-        params: Float[Tensor, "m d"],
-        buffers: Float[Tensor, "m b"],
-        batch: Batch,
-        grads: Float[Tensor, "m d"],
-    ) -> Float[Tensor, "m"]:
-        """Return the losses, write the gradients into `grads`, update `buffers` in place."""
+        self, params: Float[Tensor, "m d"], buffers: Float[Tensor, "m b"], batch: Batch
+    ) -> Iterator[Gradients]:
+        """Yield the gradients of all rows in order; update `buffers` in place."""
         ...
 
 
@@ -116,18 +126,38 @@ def train(
 
     Between two records the caller may evaluate, save `workers`, or stop.
     """
-    grads = torch.empty_like(workers.params)
     for step in range(workers.step + 1, until + 1):
         rate = lr(step)
-        losses = engine(workers.params, workers.buffers, batches(step), grads)
-        solver.step_(workers.params, grads, workers.memory, rate)
+        losses = []
+        for rows, values, pieces in engine(workers.params, workers.buffers, batches(step)):
+            losses.append(values)
+            for columns, grads in pieces:
+                _step_(workers, solver, rows, columns, grads, rate)
         workers.steps += 1
         workers.lr_sum += rate
         due = plan.schedule(step)
         for part in due:
             _average_(workers, part, plan, solver, reduce)
         workers.step = step
-        yield Record(step, losses, rate, due, workers.bytes, workers.messages)
+        yield Record(step, torch.cat(losses), rate, due, workers.bytes, workers.messages)
+
+
+def _step_(
+    workers: Workers, solver: Solver, rows: slice, columns: slice, grads: Tensor, lr: float
+) -> None:
+    """Take the local step of some rows in some columns.
+
+    On a CPU block by block, so that all tensors stay in the cache between the operations.
+    """
+    count, first = len(workers.params), columns.start
+    width = max(1, _CACHED // len(grads)) if grads.is_cpu else grads.shape[1]
+    for block in torch.split(grads, width, 1):
+        here = slice(first, first := first + block.shape[1])
+        memory = {
+            name: (tensor[rows] if len(tensor) == count else tensor)[:, here]
+            for name, tensor in workers.memory.items()
+        }
+        solver.step_(workers.params[rows, here], block, memory, lr)
 
 
 def _average_(workers: Workers, part: int, plan: Plan, solver: Solver, reduce: Reduce) -> None:

@@ -2,9 +2,16 @@
 
 import hashlib
 
+import numpy as np
+from numpy.typing import NDArray
+
+_GOLDEN, _MIX1, _MIX2 = (
+    np.uint64(constant) for constant in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)
+
 
 def fold(seed: int, *path: int | str) -> int:
-    """A 63-bit seed for one use: `fold(seed, "batches", worker, pass)`.
+    """A 63-bit seed for one use: `fold(seed, "batches", worker)`.
 
     >>> fold(0, "split") == fold(0, "split") != fold(1, "split")
     True
@@ -12,3 +19,15 @@ def fold(seed: int, *path: int | str) -> int:
     text = "/".join(map(str, (seed, *path)))
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
+
+
+def bits(seeds: NDArray[np.uint64], counter: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The `counter`-th 64 random bits from each seed: the splitmix64 generator.
+
+    The arrays are broadcast together; any element can be had without those before it.
+    """
+    state = seeds + (counter + np.uint64(1)) * _GOLDEN
+    state = (state ^ (state >> np.uint64(30))) * _MIX1
+    state = (state ^ (state >> np.uint64(27))) * _MIX2
+    mixed: NDArray[np.uint64] = state ^ (state >> np.uint64(31))
+    return mixed

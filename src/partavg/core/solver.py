@@ -1,6 +1,6 @@
 """What a local solver is: a few functions on rows."""
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
@@ -20,13 +20,14 @@ class Sync(NamedTuple):
     """Sum of the learning rates of those steps: exact under any schedule."""
 
 
+@runtime_checkable
 class Solver(Protocol):
     """A local update rule, and what workers tell each other when a part is averaged.
 
-    Solvers are frozen dataclasses whose fields are the hyper-parameters. All their functions act
-    on rows alone: the same code serves m simulated workers, a process with some of them, and one
-    client. `encode` and `decode_` see the columns of one part at a time and must treat each
-    column by itself.
+    Solvers are frozen dataclasses whose fields are the hyper-parameters. All their functions but
+    `init` must treat each column by itself, and all but `decode_` each row by itself, because
+    they are called on blocks of both: the same code serves m simulated workers, a process with
+    some of them, and one client, and a block that fits the processor's cache.
     """
 
     def init(self, params: Float[Tensor, "m d"], layout: Layout) -> State:
@@ -35,12 +36,12 @@ class Solver(Protocol):
 
     def step_(
         self,
-        params: Float[Tensor, "m d"],
-        grads: Float[Tensor, "m d"],
+        params: Float[Tensor, "m n"],
+        grads: Float[Tensor, "m n"],
         state: State,
         lr: float,
     ) -> None:
-        """Take one local step: change `params` and `state`; `grads` may be used as scratch."""
+        """Take one local step: change `params` and `state`; `grads` may be used up."""
         ...
 
     def encode(self, rows: Float[Tensor, "m n"], state: State, sync: Sync) -> Float[Tensor, "m l"]:

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from jaxtyping import Int
+from numpy.typing import NDArray
 from torch import Tensor
 
-from partavg.core.seeds import fold
+from partavg.core.seeds import bits, fold
 
 _BLOCK = 32  # steps prepared together
 
@@ -27,39 +28,35 @@ class Batches:
             raise ValueError(f"worker {empty[0]} owns no samples: give every worker at least one")
         self._split = [samples.numpy() for samples in split]
         self._batch = batch
-        self._seed = seed
+        workers = range(len(split))
+        self._shuffles = np.array([fold(seed, "batches", i) for i in workers], np.uint64)
+        self._keys = np.array([fold(seed, "keys", i) for i in workers], np.uint64)
         self._block = -1
-        self._indices = torch.empty(0)
-        self._keys = torch.empty(0)
+        self._prepared = torch.empty(0), torch.empty(0)
 
     def __call__(self, step: int) -> tuple[Int[Tensor, "m n"], Int[Tensor, "m"]]:
         """The indices and the keys for a step, counted from 1."""
         block, offset = divmod(step - 1, _BLOCK)
         if block != self._block:
-            self._prepare(block)
-        return self._indices[offset], self._keys[offset]
+            self._prepared = self._prepare(block)
+            self._block = block
+        indices, keys = self._prepared
+        return indices[offset], keys[offset]
 
-    def _prepare(self, block: int) -> None:
-        workers = range(len(self._split))
-        indices = np.stack([self._stream(worker, block) for worker in workers], 1)
-        keys = np.stack([self._random(block, worker) for worker in workers], 1)
-        self._indices, self._keys = torch.from_numpy(indices), torch.from_numpy(keys)
-        self._block = block
+    def _prepare(self, block: int) -> tuple[Tensor, Tensor]:
+        indices = np.stack([self._stream(worker, block) for worker in range(len(self._split))], 1)
+        steps = np.arange(block * _BLOCK, (block + 1) * _BLOCK, dtype=np.uint64)
+        keys = bits(self._keys, steps[:, None]) >> np.uint64(1)
+        return torch.from_numpy(indices), torch.from_numpy(keys.astype(np.int64))
 
-    def _stream(self, worker: int, block: int) -> np.ndarray:
+    def _stream(self, worker: int, block: int) -> NDArray[np.int64]:
         """Indices [steps, batch] of a block: a piece of the worker's endless stream of passes."""
         samples = self._split[worker]
-        length = _BLOCK * self._batch
-        first, skip = divmod(block * length, len(samples))
-        passes = -(-(skip + length) // len(samples))
-        stream = [
-            np.random.default_rng(fold(self._seed, "batches", worker, first + i)).permutation(
-                samples
-            )
-            for i in range(passes)
-        ]
-        return np.concatenate(stream)[skip : skip + length].reshape(_BLOCK, self._batch)
-
-    def _random(self, block: int, worker: int) -> np.ndarray:
-        generator = np.random.default_rng(fold(self._seed, "keys", worker, block))
-        return generator.integers(2**63 - 1, size=_BLOCK)
+        size, length = len(samples), _BLOCK * self._batch
+        first, skip = divmod(block * length, size)
+        passes = -(-(skip + length) // size)
+        counter = np.arange(first * size, (first + passes) * size, dtype=np.uint64)
+        # Sorting random numbers shuffles; each pass has its own.
+        order = bits(self._shuffles[worker], counter).reshape(passes, size).argsort(1)
+        stream = samples[order].reshape(-1)[skip : skip + length]
+        return stream.reshape(_BLOCK, self._batch)

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from partavg.core.loop import Batch, Engine
-from partavg.engines.looped import Looped
+from partavg.engines.looped import looped
 from partavg.engines.model import RowModel
-from partavg.engines.vmapped import Vmapped
+from partavg.engines.vmapped import vmapped
 
 _FEW, _MANY = 2, 16  # rows to try a loop and a pass on
 _MOMENT = 0.2  # seconds to spend on timing one engine
@@ -27,7 +27,7 @@ class Choice(NamedTuple):
 
     def build(self, model: RowModel) -> Engine:
         """The engine itself."""
-        return Looped(model) if self.name == "looped" else Vmapped(model, self.chunk)
+        return looped(model) if self.name == "looped" else vmapped(model, self.chunk)
 
 
 def choose(
@@ -40,10 +40,11 @@ def choose(
     workers = len(batch.keys)
     if name == "looped":
         return Choice("looped", 1, "as configured")
-    looped = _try(Looped(model), start, batch, min(_FEW, workers))
+    few = min(_FEW, workers)
+    expected = _try(looped(model), start, batch, few)
     try:
-        agreed = _try(Vmapped(model, _FEW), start, batch, min(_FEW, workers))
-        problem = None if _agree(looped, agreed) else "it does not agree with looped"
+        found = _try(vmapped(model, few), start, batch, few)
+        problem = None if _agree(expected, found) else "its gradients differ from looped"
     except (RuntimeError, ValueError, NotImplementedError) as error:
         problem = str(error).strip().splitlines()[0]
     if name == "vmapped":
@@ -59,11 +60,11 @@ def choose(
 
 def _fastest(chunk: int, model: RowModel, start: tuple[Tensor, Tensor], batch: Batch) -> Choice:
     workers = len(batch.keys)
-    loop = _seconds(Looped(model), start, batch, min(_FEW, workers))
+    loop = _seconds(looped(model), start, batch, min(_FEW, workers))
     chunks = {min(chunk, workers)} if chunk else {min(_MANY, workers)}
-    passes = {size: _seconds(Vmapped(model, size), start, batch, size) for size in chunks}
+    passes = {size: _seconds(vmapped(model, size), start, batch, size) for size in chunks}
     if not chunk and workers > _MANY and passes[_MANY] < loop:
-        passes[workers] = _seconds(Vmapped(model, workers), start, batch, workers)
+        passes[workers] = _seconds(vmapped(model, workers), start, batch, workers)
     best = min(passes, key=passes.__getitem__)
     times = f"looped {loop * 1e3:.2g} ms, vmapped {passes[best] * 1e3:.2g} ms per worker"
     if loop <= passes[best]:
@@ -80,10 +81,10 @@ class _Trial(NamedTuple):
 def _try(engine: Engine, start: tuple[Tensor, Tensor], batch: Batch, rows: int) -> _Trial:
     """Run the engine on the first rows, all at the same start; nothing is changed."""
     params, buffers = (row.expand(rows, -1).clone() for row in start)
-    grads = torch.empty_like(params)
-    losses = engine(params, buffers, Batch(*(field[:rows] for field in batch)), grads)
-    if params.is_cuda:
-        torch.cuda.synchronize()
+    some = Batch(*(field[:rows] for field in batch))
+    found = list(engine(params, buffers, some))
+    losses = torch.cat([each.losses for each in found])
+    grads = torch.cat([torch.cat([grad for _, grad in each.pieces], 1) for each in found])
     return _Trial(losses, grads, buffers)
 
 
@@ -94,11 +95,14 @@ def _agree(one: _Trial, other: _Trial) -> bool:
 
 def _seconds(engine: Engine, start: tuple[Tensor, Tensor], batch: Batch, rows: int) -> float:
     """The shortest time of an iteration, per row, after a warm-up."""
-    _try(engine, start, batch, rows)
-    shortest, spent = float("inf"), 0.0
-    while spent < _MOMENT:
+    params, buffers = (row.expand(rows, -1).clone() for row in start)
+    some = Batch(*(field[:rows] for field in batch))
+    times: list[float] = []
+    while len(times) < 2 or sum(times[1:]) < _MOMENT:
         began = perf_counter()
-        _try(engine, start, batch, rows)
-        took = perf_counter() - began
-        shortest, spent = min(shortest, took), spent + took
-    return shortest / rows
+        for _ in engine(params, buffers, some):
+            pass
+        if params.is_cuda:
+            torch.cuda.synchronize()
+        times.append(perf_counter() - began)
+    return min(times[1:]) / rows

@@ -1,26 +1,23 @@
 """One worker after another: the reference, and right for large models on a CPU."""
 
-from jaxtyping import Float
 from torch import Tensor
 
-from partavg.core.loop import Batch
+from partavg.engines.chunked import Chunked
 from partavg.engines.model import RowModel
-from partavg.engines.rows import compute
 
 
-class Looped:
-    """Computes each worker's gradient in turn."""
+def looped(model: RowModel) -> Chunked:
+    """An engine that computes each worker's gradient in turn."""
 
-    def __init__(self, model: RowModel) -> None:
-        self._model = model
+    def loss(
+        params: dict[str, Tensor], buffers: dict[str, Tensor], *batch: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        # Squeezing is free, forward and backward; selecting row 0 would copy every gradient.
+        value, after = model.loss(
+            {name: tensor.squeeze(0) for name, tensor in params.items()},
+            {name: tensor.squeeze(0) for name, tensor in buffers.items()},
+            *(tensor.squeeze(0) for tensor in batch),
+        )
+        return value.unsqueeze(0), {k: v.unsqueeze(0) for k, v in after.items()}
 
-    def __call__(
-        self,
-        params: Float[Tensor, "m d"],
-        buffers: Float[Tensor, "m b"],
-        batch: Batch,
-        grads: Float[Tensor, "m d"],
-    ) -> Float[Tensor, "m"]:
-        """Return the losses, write the gradients into `grads`, update `buffers` in place."""
-        rows = range(len(params))
-        return compute(self._model, self._model.loss, rows, params, buffers, batch, grads)
+    return Chunked(model, loss, chunk=1)

@@ -60,8 +60,8 @@ momentum_at_averaging='local')
 
     def step_(
         self,
-        params: Float[Tensor, "m d"],
-        grads: Float[Tensor, "m d"],
+        params: Float[Tensor, "m n"],
+        grads: Float[Tensor, "m n"],
         state: State,
         lr: float,
     ) -> None:
@@ -72,7 +72,8 @@ momentum_at_averaging='local')
             grads.add_(params, alpha=self.weight_decay)
         direction = grads
         if self.momentum:
-            velocity = state["momentum"].mul_(self.momentum).add_(grads)
+            velocity = state["momentum"]
+            torch.add(grads, velocity, alpha=self.momentum, out=velocity)
             direction = grads.add_(velocity, alpha=self.momentum) if self.nesterov else velocity
         params.add_(direction, alpha=-lr)
 

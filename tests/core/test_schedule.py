@@ -1,0 +1,47 @@
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partavg.core.schedule import Schedule
+from tests.strategies import schedules
+
+
+@given(schedules(), st.integers(0, 50))
+def test_every_part_is_due_once_in_any_interval(schedule: Schedule, start: int) -> None:
+    steps = range(start + 1, start + 1 + schedule.interval)
+    due = [part for step in steps for part in schedule(step)]
+    assert sorted(due) == list(range(schedule.parts))
+
+
+@given(st.integers(1, 64), st.integers(1, 500))
+def test_partial_averaging_takes_part_k_mod_tau(tau: int, k: int) -> None:
+    assert Schedule.partial(tau)(k) == (k % tau,)
+
+
+@given(st.integers(1, 64), st.integers(1, 500))
+def test_periodic_averaging_takes_all_when_k_mod_tau_is_0(tau: int, k: int) -> None:
+    assert Schedule.periodic(tau)(k) == ((0,) if k % tau == 0 else ())
+
+
+def test_synchronous_averaging_takes_all_after_every_step() -> None:
+    assert all(Schedule.synchronous()(k) == (0,) for k in range(1, 9))
+
+
+@pytest.mark.parametrize(
+    ("interval", "parts", "sentence"),
+    [
+        (
+            10,
+            4,
+            "interval 10 cannot be cut into 4 parts: parts must divide the interval; "
+            "use 1, 2, 5 or 10",
+        ),
+        (1, 0, "interval 1 cannot be cut into 0 parts: parts must divide the interval; use 1"),
+        (0, 1, "interval 0 is below 1: use 1 for synchronous SGD"),
+    ],
+)
+def test_impossible_schedules_are_refused(interval: int, parts: int, sentence: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
+        Schedule(interval, parts)
