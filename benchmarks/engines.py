@@ -113,9 +113,8 @@ def compare(
     ratio = median(a / b for a, b in zip(times["loop"], times["ours"], strict=True))
     print(f"\n{name}: {workers} workers, batch {batch}, {iterations} iterations")
     print(f"  plain loop      {spread(times['loop'])}")
-    print(
-        f"  partavg         {spread(times['ours'])}   engine {ours.engine.name}: {ours.engine.reason}"
-    )
+    print(f"  partavg         {spread(times['ours'])}")
+    print(f"  engine {ours.engine.name}: {ours.engine.reason}")
     print(f"  plain loop / partavg = {ratio:.2f}")
 
 

@@ -6,13 +6,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # also for the processes that tes
 
 from jaxtyping import install_import_hook
 
-_CHECKED = ["core", "solvers", "engines", "data", "backends", "evaluate"]
+_CHECKED = ["core", "engines", "evaluate", "data"]
 install_import_hook([f"partavg.{name}" for name in _CHECKED], "beartype.beartype").__enter__()
 
 import pytest
 import torch
+from hypothesis import settings
 
 torch.set_num_threads(1)
+settings.register_profile("partavg", deadline=None, max_examples=60)
+settings.load_profile("partavg")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -3,14 +3,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests import oracles
+from tests.strategies import partitions, rows
 
 from partavg.core.average import alone, consensus, discrepancy, exchange_, per_part
 from partavg.core.layout import Layout
 from partavg.core.partition import Partition, contiguous
 from partavg.core.solver import Sync
 from partavg.solvers.sgd import SGD
-from tests import oracles
-from tests.strategies import partitions, rows
 
 
 def weights_of(workers: int, seed: int) -> torch.Tensor:

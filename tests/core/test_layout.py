@@ -1,8 +1,8 @@
 import torch
 from hypothesis import given
+from tests.strategies import layouts
 
 from partavg.core.layout import Layout
-from tests.strategies import layouts
 
 
 @given(layouts())

@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests import oracles
+from tests.problems import LAYOUT, Quadratic, plan, quadratic_batches, start
+from tests.strategies import rows, schedules
 
 from partavg.core import loop
 from partavg.core.average import consensus, discrepancy
@@ -13,9 +16,6 @@ from partavg.core.partition import PARTITIONS, Span
 from partavg.core.schedule import Schedule
 from partavg.core.seeds import fold
 from partavg.solvers.sgd import SGD
-from tests import oracles
-from tests.problems import LAYOUT, Quadratic, plan, quadratic_batches, start
-from tests.strategies import rows, schedules
 
 M, D = 5, LAYOUT.size
 
@@ -92,7 +92,6 @@ def test_interval_1_is_sgd_on_the_joined_batch(solver: SGD) -> None:
         torch.testing.assert_close(row, one.params[0], rtol=0, atol=1e-9)
 
 
-@settings(deadline=None)
 @given(schedules(), st.sampled_from(["channel", "contiguous", "blocks"]))
 def test_without_steps_all_workers_agree_after_one_cycle(schedule: Schedule, maker: str) -> None:
     workers = start(SGD(), schedule.parts, rows(M, D, 2))

@@ -1,6 +1,7 @@
 import pytest
 import torch
 from hypothesis import given
+from tests.strategies import layouts, most_parts, partitions
 
 from partavg.core.layout import Layout
 from partavg.core.partition import (
@@ -13,7 +14,6 @@ from partavg.core.partition import (
     follow,
 )
 from partavg.models import resnet20
-from tests.strategies import layouts, most_parts, partitions
 
 
 @given(partitions())

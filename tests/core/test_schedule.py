@@ -3,9 +3,9 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.strategies import schedules
 
 from partavg.core.schedule import Schedule
-from tests.strategies import schedules
 
 
 @given(schedules(), st.integers(0, 50))

@@ -12,7 +12,7 @@ _GOLDEN, _MIX1, _MIX2 = -7046029254386353131, -4658895280553007687, -77235922931
 
 
 class KeyedDropout(TorchFunctionMode):
-    """Draws every dropout mask from a key and the number of the call.
+    """Draws every dropout mask from a key that changes from call to call.
 
     torch draws masks from one global stream, so that a worker's mask would depend on the workers
     computed before it. Here a worker drops the same units in every engine, in chunks of any size
@@ -21,7 +21,6 @@ class KeyedDropout(TorchFunctionMode):
 
     def __init__(self, key: Tensor) -> None:
         self._key = key
-        self._calls = 0
 
     def __torch_function__(
         self,
@@ -46,8 +45,8 @@ class KeyedDropout(TorchFunctionMode):
             return input
         axes = input.ndim - spatial_axes
         shape = *input.shape[:axes], *[1] * spatial_axes
-        self._calls += 1
-        keep = _bits24(self._key + self._calls * _MIX1, shape) >= round(p * 2**24)
+        self._key = self._key + _MIX1  # another one for every call; int64 tensors wrap around
+        keep = _bits24(self._key, shape) >= round(p * 2**24)
         scaled = keep.to(input.dtype) * (1 / (1 - p) if p < 1 else 0.0)
         return input.mul_(scaled) if inplace else input * scaled
 

@@ -23,9 +23,9 @@ class RowModel:
     """
 
     def __init__(self, module: nn.Module, loss: Loss, device: torch.device) -> None:
+        trainable = _trainable(module)
         self._module = copy.deepcopy(module).to(device).train()
         self._loss = loss
-        trainable = _trainable(self._module)
         buffers = dict(self._module.named_buffers())
         self.params = Layout.of(trainable)
         self.buffers = Layout.of(buffers)

@@ -1,0 +1,100 @@
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from partavg.core.loop import Batch
+from partavg.engines import choose as choosing
+from partavg.engines.choose import choose
+from partavg.engines.model import RowModel
+from partavg.models import mlp
+
+
+class Branch(nn.Module):
+    """Takes a way that depends on its data, which vmap cannot."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.layer(x)
+        return out if bool(x.sum() > 0) else 2 * out
+
+
+class Noise(nn.Module):
+    """Random, but not by dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x + torch.randn_like(x))
+
+
+def case(module: nn.Module, workers: int):
+    model = RowModel(module, F.cross_entropy, torch.device("cpu"))
+    batch = Batch(
+        torch.randn(workers, 4, 5), torch.randint(0, 3, (workers, 4)), torch.arange(workers)
+    )
+    return model, model.start(), batch
+
+
+@pytest.fixture(autouse=True)
+def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choosing, "_MOMENT", 0.02)
+
+
+def test_auto_takes_vmapped_where_launches_dominate() -> None:
+    choice = choose("auto", 0, *case(mlp((5,), 3), 64))
+    assert choice.name == "vmapped"
+    assert choice.chunk in (16, 64)
+    assert "looped" in choice.reason
+    assert "ms per worker" in choice.reason
+
+
+def test_auto_takes_looped_when_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choosing, "_seconds", lambda engine, start, batch, rows: float(rows))
+    choice = choose("auto", 0, *case(mlp((5,), 3), 64))
+    assert (choice.name, choice.chunk) == ("looped", 1)
+
+
+def test_a_chunk_that_is_asked_for_is_taken() -> None:
+    assert choose("auto", 8, *case(mlp((5,), 3), 64)).chunk == 8
+    assert choose("vmapped", 8, *case(mlp((5,), 3), 64))[:2] == ("vmapped", 8)
+    assert choose("vmapped", 0, *case(mlp((5,), 3), 64))[:2] == ("vmapped", 64)
+    assert choose("looped", 8, *case(mlp((5,), 3), 64))[:2] == ("looped", 1)
+
+
+def test_one_worker_works() -> None:
+    assert choose("auto", 0, *case(mlp((5,), 3), 1)).chunk == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "why"),
+    [
+        (Branch(), "data-dependent control flow"),
+        (Noise(), "its gradients differ from looped"),
+    ],
+)
+def test_what_vmap_cannot_do_falls_back_to_looped_and_says_why(module: nn.Module, why: str) -> None:
+    choice = choose("auto", 0, *case(module, 4))
+    assert choice.name == "looped"
+    assert why in choice.reason
+    assert "\n" not in choice.reason
+    with pytest.raises(ValueError, match=f"engine vmapped cannot run this model: .*{why}"):
+        choose("vmapped", 0, *case(module, 4))
+
+
+def test_a_users_own_mistake_is_not_hidden() -> None:
+    """A model that fails in every engine fails with its own error."""
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        choose("auto", 0, *case(nn.Linear(4, 3), 4))
+
+
+def test_trying_changes_nothing() -> None:
+    model, start, batch = case(mlp((5,), 3, batch_norm=True), 4)
+    before = [row.clone() for row in start]
+    choose("auto", 0, model, start, batch)
+    assert all(torch.equal(a, b) for a, b in zip(start, before, strict=True))

@@ -1,0 +1,289 @@
+"""Both engines against each other and against plain autograd, in float64."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from partavg.core.loop import Batch, Engine
+from partavg.engines.looped import looped
+from partavg.engines.model import RowModel
+from partavg.engines.vmapped import vmapped
+from partavg.models import MODELS, cnn, mlp, resnet20
+
+CPU = torch.device("cpu")
+SHAPES = {"mlp": (1, 6, 6), "cnn": (1, 8, 8), "resnet20": (3, 8, 8)}
+
+
+class Tied(nn.Module):
+    """An autoencoder whose two layers are one parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode = nn.Linear(5, 5, bias=False)
+        self.decode = nn.Linear(5, 5)
+        self.decode.weight = self.encode.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.decode(torch.tanh(self.encode(x.flatten(1))))
+
+
+class Sum(nn.Module):
+    """Two parameters that autograd gives one and the same gradient, and one it gives none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = nn.Parameter(torch.randn(3, 5))
+        self.delta = nn.Parameter(torch.randn(3, 5))
+        self.unused = nn.Parameter(torch.randn(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x.flatten(1), self.base + self.delta)
+
+
+def frozen() -> nn.Module:
+    model = mlp((5,), 3, hidden=(4, 4))
+    model[1].requires_grad_(False)
+    return model
+
+
+def user_models() -> dict[str, nn.Module]:
+    return {
+        "tied": Tied(),
+        "sum": Sum(),
+        "frozen": frozen(),
+        "batch norm": mlp((5,), 3, hidden=(4,), batch_norm=True),
+        "dropout": mlp((5,), 3, hidden=(40,), dropout=0.5),
+        "dropout2d": nn.Sequential(
+            nn.Unflatten(1, (1, 5, 1)),
+            nn.Conv2d(1, 4, 3, padding=1),
+            nn.Dropout2d(0.5),
+            nn.Flatten(),
+            nn.Linear(20, 3),
+        ),
+        "group norm": nn.Sequential(nn.Linear(5, 6), nn.GroupNorm(2, 6), nn.Linear(6, 3)),
+        "embedding": nn.Sequential(nn.Linear(5, 6), nn.LayerNorm(6), nn.GELU(), nn.Linear(6, 3)),
+    }
+
+
+def problem(module: nn.Module, shape: tuple[int, ...], workers: int = 5, classes: int = 3):
+    """A model, different rows for its workers, and a batch for each."""
+    torch.manual_seed(0)
+    model = RowModel(module.double(), F.cross_entropy, CPU)
+    params, buffers = model.start()
+    params = params + 0.1 * torch.randn(workers, len(params), dtype=torch.float64)
+    batch = Batch(
+        torch.randn(workers, 4, *shape, dtype=torch.float64),
+        torch.randint(0, classes, (workers, 4)),
+        torch.arange(workers) + 7,
+    )
+    return model, params, buffers.repeat(workers, 1), batch
+
+
+def run(engine: Engine, params: Tensor, buffers: Tensor, batch: Batch) -> list[Tensor]:
+    """Losses, gradients, and buffers after two calls."""
+    buffers = buffers.clone()
+    for _ in range(2):
+        found = list(engine(params, buffers, batch))
+    assert [each.rows.start for each in found] == sorted(each.rows.start for each in found)
+    grads = [torch.cat([grad for _, grad in each.pieces], 1) for each in found]
+    columns = [c for columns, _ in found[0].pieces for c in range(*columns.indices(10**9))]
+    assert columns == list(range(params.shape[1]))
+    return [torch.cat([each.losses for each in found]), torch.cat(grads), buffers]
+
+
+def assert_engines_agree(model: RowModel, params: Tensor, buffers: Tensor, batch: Batch) -> None:
+    expected = run(looped(model), params, buffers, batch)
+    for chunk in (1, 2, 5, 99):
+        for ours, theirs in zip(
+            run(vmapped(model, chunk), params, buffers, batch), expected, strict=True
+        ):
+            torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_vmapped_equals_looped_on_every_model(name: str) -> None:
+    options = {"width": 8} if name == "cnn" else {}
+    module = MODELS[name](SHAPES[name], 3, **options)
+    assert_engines_agree(*problem(module, SHAPES[name]))
+
+
+@pytest.mark.parametrize("name", sorted(user_models()))
+def test_vmapped_equals_looped_on_users_modules(name: str) -> None:
+    assert_engines_agree(*problem(user_models()[name], (5,)))
+
+
+@pytest.mark.parametrize("name", sorted(set(user_models()) - {"dropout", "dropout2d"}))
+def test_looped_equals_plain_autograd(name: str) -> None:
+    module = user_models()[name]
+    model, params, buffers, batch = problem(module, (5,))
+    losses, grads, after = run(looped(model), params, buffers, batch)
+    for row in range(len(params)):
+        plain = model.module(params[row], buffers[row]).train()
+        for _ in range(2):
+            plain.zero_grad()
+            loss = F.cross_entropy(plain(batch.inputs[row]), batch.targets[row])
+            loss.backward()
+        assert float(losses[row]) == pytest.approx(loss.item(), abs=1e-12)
+        own = dict(plain.named_parameters())
+        for key, view in model.params.views(grads[row]).items():
+            expected = own[key].grad if own[key].grad is not None else torch.zeros_like(view)
+            torch.testing.assert_close(view, expected, rtol=0, atol=1e-12)
+        for key, value in plain.named_buffers():
+            torch.testing.assert_close(
+                model.buffers.views(after[row])[key], value.double(), rtol=0, atol=1e-12
+            )
+
+
+def test_large_gradients_are_handed_over_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when autograd gives two parameters the same tensor: a solver may use each up."""
+    for name, module in user_models().items():
+        case = problem(module, (5,))
+        expected = run(looped(case[0]), *case[1:])
+        with monkeypatch.context() as patch:
+            patch.setattr("partavg.engines.chunked._SMALL", 0)
+            for engine in (looped(case[0]), vmapped(case[0], 2)):
+                for ours, theirs in zip(run(engine, *case[1:]), expected, strict=True):
+                    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12, msg=name)
+            pieces = next(looped(case[0])(case[1], case[2].clone(), case[3])).pieces
+            memory = [grad.untyped_storage().data_ptr() for _, grad in pieces]
+            assert len(set(memory)) == len(memory)
+
+
+def test_dropout_depends_on_the_key_and_nothing_else() -> None:
+    model, params, buffers, batch = problem(user_models()["dropout"], (5,), workers=4)
+    params = params[:1].repeat(4, 1)
+    batch = Batch(batch.inputs[:1].repeat(4, 1, 1), batch.targets[:1].repeat(4, 1), batch.keys)
+    losses, *_ = run(looped(model), params, buffers, batch)
+    assert len(losses.unique()) == 4, "different keys drop different units"
+    same = batch._replace(keys=torch.full((4,), 7))
+    losses, *_ = run(looped(model), params, buffers, same)
+    assert len(losses.unique()) == 1
+    torch.manual_seed(123)
+    again, *_ = run(looped(model), params, buffers, same)
+    assert torch.equal(losses, again), "the global generator plays no part"
+
+
+@pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("inplace", [False, True])
+def test_dropout_drops_the_right_share_and_scales_the_rest(p: float, inplace: bool) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(100_000))
+            self.dropout = nn.Dropout(p, inplace=inplace)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.dropout(x * self.scale)
+
+    model = RowModel(Net(), lambda outputs, _: outputs.sum(), CPU)
+    params, buffers = (row[None] for row in model.start())
+    batch = Batch(torch.ones(1, 1, 100_000), torch.zeros(1, 1), torch.tensor([3]))
+    (found,) = looped(model)(params, buffers, batch)
+    ((_, mask),) = found.pieces
+    assert (mask == 0).float().mean() == pytest.approx(p, abs=0.01)
+    kept = mask[mask != 0]
+    torch.testing.assert_close(kept, torch.full_like(kept, 1 / (1 - p) if p < 1 else 1.0))
+
+
+def test_masks_of_neighboring_calls_and_keys_are_independent() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(2, 50_000))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.stack([F.dropout(x[0] * row) for row in self.scale])
+
+    model = RowModel(Net(), lambda outputs, _: outputs.sum(), CPU)
+    params, buffers = (row.repeat(2, 1) for row in model.start())
+    batch = Batch(torch.ones(2, 1, 50_000), torch.zeros(2, 1), torch.tensor([3, 4]))
+    masks = [m.view(2, -1) / 2 for f in looped(model)(params, buffers, batch) for _, m in f.pieces]
+    flat = torch.cat(masks)
+    for one in range(4):
+        for other in range(one):
+            for shift in range(3):
+                a, b = flat[one], flat[other].roll(shift)
+                assert (a * b).mean() == pytest.approx(0.25, abs=0.01)
+
+
+def test_other_random_layers_repeat_with_the_key() -> None:
+    """Not the same in both engines, but the same again in the same engine."""
+
+    class Noise(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x + torch.randn_like(x))
+
+    case = problem(Noise(5, 3), (5,))
+    for make in (looped, lambda model: vmapped(model, 2)):
+        state = torch.get_rng_state()
+        first = run(make(case[0]), *case[1:])
+        assert torch.equal(torch.get_rng_state(), state), "the caller's generator is left alone"
+        torch.rand(3)
+        for ours, theirs in zip(run(make(case[0]), *case[1:]), first, strict=True):
+            assert torch.equal(ours, theirs)
+
+
+def test_the_users_module_is_left_alone() -> None:
+    module = mlp((5,), 3, batch_norm=True, dropout=0.2).eval()
+    before = copy.deepcopy(module.state_dict())
+    case = problem(module, (5,))
+    run(vmapped(case[0], 5), *case[1:])
+    assert not module.training
+    assert all(torch.equal(before[k], v) for k, v in module.state_dict().items())
+
+
+def test_row_model_round_trip() -> None:
+    module = resnet20((3, 8, 8), 10)
+    model = RowModel(module, F.cross_entropy, CPU)
+    restored = model.module(*model.start())
+    for key, value in module.state_dict().items():
+        assert torch.equal(restored.state_dict()[key], value)
+
+
+def lazy() -> nn.Module:
+    return nn.Sequential(nn.LazyLinear(3))
+
+
+def mixed() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).half())
+
+
+def untied() -> nn.Module:
+    model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False))
+    model[1].weight = nn.Parameter(model[0].weight.t())
+    return model
+
+
+def all_frozen() -> nn.Module:
+    return nn.Linear(2, 2).requires_grad_(False)
+
+
+def huge_integer() -> nn.Module:
+    model = nn.Linear(2, 2)
+    model.register_buffer("hash", torch.tensor(2**40 + 1))
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lazy, "parameter '0.weight' has no shape yet"),
+        (mixed, "'1.weight' is torch.float16, others are torch.float32"),
+        (untied, "'0.weight' and '1.weight' share memory"),
+        (all_frozen, "no trainable parameters"),
+        (huge_integer, "buffer 'hash' of torch.int64 cannot be carried exactly"),
+    ],
+)
+def test_models_that_cannot_work_are_refused(make, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        RowModel(make(), F.cross_entropy, CPU)
+
+
+def test_a_chunk_of_nothing_is_refused() -> None:
+    model, *_ = problem(cnn((1, 8, 8), 3, width=4), (1, 8, 8))
+    with pytest.raises(ValueError, match="chunk 0 is below 1"):
+        vmapped(model, 0)
