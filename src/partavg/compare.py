@@ -128,25 +128,27 @@ def verdict(found: Sequence[Result]) -> str:
             f"{best.scheme} ended with the highest accuracy: {best.text('accuracy', '.2f', 100)} %."
         )
     partial, periodic = by_scheme["partial"], by_scheme["periodic"]
-    accuracy = _compared(partial, periodic, "accuracy", 100)
-    ratio = mean(partial.values("peak_discrepancy")) / mean(periodic.values("peak_discrepancy"))
-    closer = f"the peak discrepancy between the models was {ratio:.2f} times that of periodic"
-    return f"At the same traffic, partial averaging ended {accuracy}; {closer}."
+    return (
+        f"At the same traffic, partial averaging ended {_accuracy(partial, periodic)}; "
+        f"{_discrepancy(partial, periodic)}."
+    )
 
 
-def _compared(partial: Result, periodic: Result, key: str, scale: float) -> str:
-    ours, theirs = partial.values(key, scale), periodic.values(key, scale)
+def _accuracy(partial: Result, periodic: Result) -> str:
+    ours, theirs = partial.values("accuracy", 100), periodic.values("accuracy", 100)
     gap = mean(ours) - mean(theirs)
     if abs(gap) < 0.005:
-        text = f"level with periodic averaging at {mean(ours):.2f} %"
-    else:
-        side = "above" if gap > 0 else "below"
-        text = (
-            f"{abs(gap):.2f} points of accuracy {side} periodic averaging "
-            f"({mean(ours):.2f} % against {mean(theirs):.2f} %"
-        )
-        if len(ours) > 1:
-            ahead = sum(one > other for one, other in zip(ours, theirs, strict=True))
-            text += f"; ahead in {ahead} of {len(ours)} seeds"
-        text += ")"
-    return text
+        return f"level with periodic averaging at {mean(ours):.2f} %"
+    ahead = sum(one > other for one, other in zip(ours, theirs, strict=True))
+    count = f"; ahead in {ahead} of {len(ours)} seeds" if len(ours) > 1 else ""
+    return (
+        f"{abs(gap):.2f} points of accuracy {'above' if gap > 0 else 'below'} periodic averaging "
+        f"({mean(ours):.2f} % against {mean(theirs):.2f} %{count})"
+    )
+
+
+def _discrepancy(partial: Result, periodic: Result) -> str:
+    ours, theirs = (mean(each.values("peak_discrepancy")) for each in (partial, periodic))
+    if theirs == 0:
+        return "periodic averaging had no discrepancy between the models"
+    return f"the peak discrepancy between the models was {ours / theirs:.2f} times that of periodic"

@@ -7,6 +7,7 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -60,12 +61,16 @@ class RunFolder:
     def stored_config(self, wanted: Config) -> Config:
         """The config of the run to resume, which must be the one wanted.
 
-        The engine that was chosen for it stays, unless another one is asked for by name.
+        What the wanted one leaves to be chosen, the engine and its chunks, stays as it was chosen.
         """
         stored = load(self.config_path)
-        changed = differences(stored, wanted)
-        if wanted.engine.name == "auto":
-            changed = [key for key in changed if not key.startswith("engine.")]
+        engine = wanted.engine
+        engine = replace(
+            engine,
+            name=stored.engine.name if engine.name == "auto" else engine.name,
+            chunk=engine.chunk or stored.engine.chunk,
+        )
+        changed = differences(stored, replace(wanted, engine=engine))
         if changed:
             raise ValueError(
                 f"{self.path} was started with another {changed[0]}: resume with the same recipe, "

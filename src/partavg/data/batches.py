@@ -57,6 +57,6 @@ class Batches:
         passes = -(-(skip + length) // size)
         counter = np.arange(first * size, (first + passes) * size, dtype=np.uint64)
         # Sorting random numbers shuffles; each pass has its own.
-        order = bits(self._shuffles[worker], counter).reshape(passes, size).argsort(1)
+        order = bits(self._shuffles[worker : worker + 1], counter).reshape(passes, size).argsort(1)
         stream = samples[order].reshape(-1)[skip : skip + length]
         return stream.reshape(_BLOCK, self._batch)

@@ -1,0 +1,225 @@
+"""The simulator end to end, on modules and data such as a user has."""
+
+import numpy as np
+import pytest
+import torch
+from tests import oracles
+from torch import nn
+from torch.nn import functional as F
+
+from partavg import Layout, Schedule, Simulation, iid
+from partavg.core.partition import PARTITIONS, contiguous
+from partavg.data.batches import Batches
+from partavg.evaluate import recompute_statistics_
+from partavg.models import mlp
+from partavg.solvers.sgd import SGD
+
+M, BATCH, TAU, ETA = 6, 5, 4, 0.05
+
+
+def regression():
+    """A linear model with squared loss on random data, in float64."""
+    torch.manual_seed(0)
+    model = nn.Linear(7, 3).double()
+    x, y = torch.randn(90, 7).double(), torch.randn(90, 3).double()
+    return model, x, y, iid(torch.zeros(90, dtype=torch.long), M, 0)
+
+
+def least_squares_gradient(x, y, split):
+    """g(i, k, ·) of F.mse_loss on worker i's k-th batch, by hand."""
+    batches = Batches(split, BATCH, seed=0)
+
+    def g(i: int, k: int, row: np.ndarray) -> np.ndarray:
+        indices = batches(k)[0][i].numpy()
+        X, Y = x.numpy()[indices], y.numpy()[indices]
+        W, b = row[:21].reshape(3, 7), row[21:]
+        error = 2 * (X @ W.T + b - Y) / Y.size
+        return np.concatenate([(error.T @ X).ravel(), error.sum(0)])
+
+    return g
+
+
+@pytest.mark.parametrize("engine", ["looped", "vmapped"])
+@pytest.mark.parametrize("maker", ["channel", "contiguous", "blocks"])
+def test_the_whole_system_is_algorithm_1(engine: str, maker: str) -> None:
+    model, x, y, split = regression()
+    simulation = Simulation(
+        model, F.mse_loss, (x, y), split,
+        schedule=Schedule.partial(TAU), lr=ETA, batch=BATCH, partition=maker, engine=engine,
+    )  # fmt: skip
+    x_0 = simulation.workers.params[0].numpy().copy()
+    owners = simulation.partition.owners().numpy()
+    subsets = [np.flatnonzero(owners == j) for j in range(TAU)]
+    g = least_squares_gradient(x, y, split)
+    expected = oracles.algorithm_1(x_0, g, ETA, TAU, subsets, M, K=25)
+    for _, x_k in zip(simulation.train(25), expected, strict=True):
+        rows = simulation.workers.params.numpy()
+        np.testing.assert_allclose(rows, np.stack(x_k), rtol=0, atol=1e-12)
+        discrepancy = simulation.discrepancy()
+        assert discrepancy.total == pytest.approx(oracles.discrepancy(x_k))
+        assert sum(discrepancy.per_part) == pytest.approx(discrepancy.total)
+    u_K = torch.cat([p.detach().reshape(-1) for p in simulation.consensus().parameters()])
+    np.testing.assert_allclose(u_K.numpy(), np.mean(x_k, 0), rtol=0, atol=1e-12)
+
+
+def test_weights_by_samples() -> None:
+    model, x, y, _ = regression()
+    split = [torch.arange(0, 10), torch.arange(10, 90)]
+    simulation = Simulation(
+        model, F.mse_loss, (x, y), split,
+        schedule=Schedule.periodic(3), lr=ETA, batch=BATCH, weights="samples", engine="looped",
+    )  # fmt: skip
+    g = least_squares_gradient(x, y, split)
+    x_0 = simulation.workers.params[0].numpy().copy()
+    p = np.array([10 / 90, 80 / 90])
+    expected = oracles.periodic_averaging(x_0, g, ETA, 3, p, K=7)
+    for _, x_k in zip(simulation.train(7), expected, strict=True):
+        rows = simulation.workers.params.numpy()
+        np.testing.assert_allclose(rows, np.stack(x_k), rtol=0, atol=1e-12)
+
+
+def classification(*, buffers: str = "part", schedule: Schedule, steps: int = 0) -> Simulation:
+    """A network with BatchNorm on two classes that differ between workers."""
+    torch.manual_seed(0)
+    x = torch.randn(120, 6) + torch.arange(120)[:, None] / 60
+    y = (x.sum(1) > 6).long()
+    simulation = Simulation(
+        mlp((6,), 2, hidden=(8, 8), batch_norm=True), F.cross_entropy, (x, y),
+        list(torch.arange(120).view(4, 30)),
+        schedule=schedule, lr=0.1, batch=10, solver=SGD(0.9), buffers=buffers, engine="vmapped",
+    )  # fmt: skip
+    for _ in simulation.train(steps):
+        pass
+    return simulation
+
+
+def spread(simulation: Simulation) -> torch.Tensor:
+    """Deviation between workers of each buffer column."""
+    return simulation.workers.buffers.std(0)
+
+
+def test_statistics_are_averaged_with_the_part_of_their_channel() -> None:
+    simulation = classification(schedule=Schedule.partial(4), steps=9)
+    equal = spread(simulation) < 1e-6
+    parts = [[c for span in part for c in range(*span)] for part in simulation._plan.buffer_parts]
+    assert equal[parts[9 % 4]].all(), "part 1 was averaged just now"
+    moving = torch.cat([torch.tensor(p) for j, p in enumerate(parts) if j != 1])
+    # Only the counters of batches, which are equal anyway, agree in the other parts.
+    assert int(equal[moving].sum()) <= 2
+
+
+@pytest.mark.parametrize(
+    ("policy", "agree"), [("every", True), ("local", False), ("recompute", False)]
+)
+def test_policies_of_statistics(policy: str, agree: bool) -> None:
+    simulation = classification(buffers=policy, schedule=Schedule.partial(4), steps=9)
+    means_and_variances = 2 * 2 * 8
+    assert int((spread(simulation) > 1e-6).sum()) == (0 if agree else means_and_variances)
+
+
+def test_traffic_counts_the_statistics_that_are_sent() -> None:
+    d, b = classification(schedule=Schedule.partial(4)).workers.params.shape[1], 34
+    for policy, columns in {"part": d + b, "every": d + 4 * b, "local": d}.items():
+        simulation = classification(buffers=policy, schedule=Schedule.partial(4), steps=4)
+        assert simulation.workers.bytes == 4 * columns, policy
+        assert simulation.workers.messages == 4
+
+
+def test_recomputed_statistics_are_those_of_the_training_samples() -> None:
+    simulation = classification(buffers="recompute", schedule=Schedule.partial(4), steps=9)
+    module = simulation.consensus()
+    first = module[1](simulation._samples.inputs)
+    torch.testing.assert_close(module[2].running_mean, first.mean(0).detach())
+    assert module[2].momentum == 0.1
+    assert not module.training
+
+
+def test_recomputing_leaves_dropout_off() -> None:
+    module = mlp((6,), 2, hidden=(8,), batch_norm=True, dropout=0.5)
+    x = torch.randn(40, 6)
+    means = []
+    for _ in range(2):
+        recompute_statistics_(module, x)
+        means.append(module[2].running_mean.clone())
+    assert torch.equal(*means)
+
+
+def test_a_network_learns_and_is_evaluated_as_a_plain_module() -> None:
+    simulation = classification(schedule=Schedule.partial(4), steps=120)
+    found = simulation.evaluate(simulation._samples)
+    assert found.accuracy is not None
+    assert found.accuracy > 0.9
+    module = simulation.consensus().eval()
+    with torch.no_grad():
+        outputs = module(simulation._samples.inputs)
+    assert found.loss == pytest.approx(
+        float(F.cross_entropy(outputs, simulation._samples.targets)), abs=1e-6
+    )
+
+
+def test_regression_has_no_accuracy() -> None:
+    model, x, y, split = regression()
+    simulation = Simulation(
+        model, F.mse_loss, (x, y), split, schedule=Schedule.partial(TAU), lr=ETA, engine="looped"
+    )
+    assert simulation.evaluate((x, y)).accuracy is None
+
+
+def test_a_partition_and_a_learning_rate_of_ones_own() -> None:
+    model, x, y, split = regression()
+    simulation = Simulation(
+        model, F.mse_loss, (x, y), split,
+        schedule=Schedule.partial(2), lr=lambda step: 0.1 / step,
+        partition=contiguous(Layout(("weight", "bias"), ((3, 7), (3,))), 2), engine="looped",
+    )  # fmt: skip
+    assert simulation.partition.sizes == (12, 12)
+    assert [record.lr for record in simulation.train(3)] == pytest.approx([0.1, 0.05, 0.1 / 3])
+
+
+def test_workers_differ_and_the_consensus_is_their_mean() -> None:
+    simulation = classification(schedule=Schedule.periodic(100), steps=5)
+    rows = [dict(simulation.worker(i).named_parameters()) for i in range(4)]
+    for name, value in simulation.consensus().named_parameters():
+        mean = torch.stack([row[name] for row in rows]).mean(0)
+        torch.testing.assert_close(value, mean)
+    assert simulation.discrepancy().total > 0
+
+
+def test_two_runs_with_one_seed_are_bit_identical() -> None:
+    one, other = (classification(schedule=Schedule.partial(4), steps=20) for _ in range(2))
+    assert torch.equal(one.workers.params, other.workers.params)
+    assert torch.equal(one.workers.buffers, other.workers.buffers)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"partition": "channels"}, "partition 'channels' is not known: use blocks, channel"),
+        ({"weights": "size"}, "weights 'size' is not known: use uniform or samples"),
+        ({"buffers": "mean"}, "buffers 'mean' is not known: use part, every, local, recompute"),
+        ({"partition": "layer"}, "cannot fill 4 parts: the model has 1 layers; use 1 to 1 parts"),
+    ],
+)
+def test_bad_options_are_refused(options: dict, sentence: str) -> None:
+    model, x, y, split = regression()
+    with pytest.raises(ValueError, match=sentence):
+        Simulation(model, F.mse_loss, (x, y), split, schedule=Schedule.partial(TAU), lr=ETA,
+                   engine="looped", **options)  # fmt: skip
+
+
+def test_every_partition_trains() -> None:
+    for name in sorted(PARTITIONS):
+        simulation = classification_with(name)
+        for _ in simulation.train(12):
+            pass
+        assert simulation.workers.params.isfinite().all()
+
+
+def classification_with(partition: str) -> Simulation:
+    x = torch.randn(40, 6)
+    schedule = Schedule.periodic(3) if partition == "whole" else Schedule.partial(3)
+    return Simulation(
+        mlp((6,), 2, hidden=(8, 8)), F.cross_entropy, (x, (x.sum(1) > 0).long()),
+        list(torch.arange(40).view(4, 10)),
+        schedule=schedule, lr=0.1, partition=partition, engine="looped",
+    )  # fmt: skip

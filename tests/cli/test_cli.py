@@ -1,0 +1,306 @@
+"""The command line as a person uses it: real processes, real signals."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+RECIPE = """
+[split]
+name = "dirichlet"
+alpha = 0.5
+[model]
+hidden = [8]
+[training]
+workers = 4
+batch = 4
+steps = 12
+lr = 0.05
+[averaging]
+interval = 4
+[metrics]
+evaluate_every = 6
+[checkpoints]
+every = 5
+[engine]
+name = "vmapped"
+"""
+
+COMMAND = [sys.executable, "-m", "partavg"]
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    path = tmp_path / "recipe.toml"
+    path.write_text(RECIPE)
+    return path
+
+
+def partavg(*arguments: object, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; no traceback, whatever happens."""
+    done = subprocess.run(
+        [*COMMAND, *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """What two runs with one seed must have in common, to the bit."""
+    names = [p for p in folder.rglob("*") if p.suffix in (".jsonl", ".toml")]
+    checkpoint = max(folder.rglob("step-*.pt"))
+    import torch
+
+    workers = torch.load(checkpoint, weights_only=True)["workers"]
+    return {
+        **{str(p.relative_to(folder)): p.read_bytes() for p in names},
+        "params": workers["params"].numpy().tobytes(),
+        "memory": b"".join(v.numpy().tobytes() for v in workers["memory"].values()),
+    }
+
+
+def test_version_and_help(tmp_path: Path) -> None:
+    assert re.fullmatch(r"partavg \d+\.\d+\.\d+\n", partavg("--version", cwd=tmp_path).stdout)
+    for command in ([], ["run"], ["compare"]):
+        assert "Usage: partavg" in partavg(*command, "--help", cwd=tmp_path).stdout
+    assert "Examples:" in partavg("compare", "-h", cwd=tmp_path).stdout
+
+
+def test_run(recipe: Path, tmp_path: Path) -> None:
+    done = partavg("run", recipe, "--set", "training.steps=6", cwd=tmp_path)
+    assert "engine: vmapped (as configured)" in done.stdout
+    assert "step 6/6, loss" in done.stdout
+    assert "accuracy of u_K" in done.stdout
+    assert "run folder: runs/recipe-1" in done.stdout
+    assert "\x1b" not in done.stdout, "no escape codes in a pipe"
+    assert json.loads((tmp_path / "runs/recipe-1/summary.json").read_text())["steps"] == 6
+    assert "runs/recipe-2" in partavg("run", recipe, cwd=tmp_path).stdout
+
+
+def test_a_finished_run_is_kept(recipe: Path, tmp_path: Path) -> None:
+    partavg("run", recipe, "--out", "out", cwd=tmp_path)
+    before = files(tmp_path / "out")
+    refused = partavg("run", recipe, "--out", "out", cwd=tmp_path, code=2)
+    assert refused.stderr == (
+        "partavg: out holds a finished run: use --force to overwrite it or another --out\n"
+    )
+    again = partavg("run", recipe, "--out", "out", "--resume", cwd=tmp_path)
+    assert again.stdout == "out is finished already\n"
+    partavg("run", recipe, "--out", "out", "--force", cwd=tmp_path)
+    assert files(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--set", "averaging.intervall=8"], "did you mean 'averaging.interval'?"),
+        (["--set", "averaging.parts=3"], "interval 4 cannot be cut into 3 parts"),
+        (["--set", "training.workers=0"], "training.workers = 0: input should be greater"),
+        (["--set", "training.workers=20000"], "20000 workers cannot share 12000 samples"),
+        (["--set", "split.alpha=0"], "alpha 0.0 is not above 0"),
+        (["--set", "averaging.partition=layer"], "cannot fill 4 parts: the model has 2 layers"),
+        (["--set", "training.lr=fast"], 'training.lr = "fast": input should be a valid number'),
+        (["--set", "engine.device=warp"], "engine.device = 'warp' cannot be used"),
+        (["--resume"], "--resume needs --out"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(
+    recipe: Path, tmp_path: Path, arguments: list[str], sentence: str
+) -> None:
+    done = partavg("run", recipe, *arguments, cwd=tmp_path, code=2)
+    assert sentence in done.stderr
+    assert done.stderr.startswith("partavg: ")
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+    assert not (tmp_path / "runs").exists(), "found before any work started"
+
+
+def test_a_missing_recipe(tmp_path: Path) -> None:
+    done = partavg("run", "nowhere.toml", cwd=tmp_path, code=2)
+    assert done.stderr.startswith("partavg: cannot read nowhere.toml")
+
+
+def test_divergence_is_exit_code_3(recipe: Path, tmp_path: Path) -> None:
+    done = partavg("run", recipe, "--set", "training.lr=1e30", "--out", "o", cwd=tmp_path, code=3)
+    assert re.search(r"of worker [\d, and more]+ is not finite at step \d+", done.stderr)
+    assert "last good checkpoint" in done.stderr
+    assert list((tmp_path / "o/checkpoints").glob("step-*.pt"))
+    assert not (tmp_path / "o/summary.json").exists()
+
+
+def start(*arguments: object, cwd: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*COMMAND, *map(str, arguments)],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+
+
+def wait_for_rows(metrics: Path, count: int, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 60
+    while not metrics.exists() or metrics.read_bytes().count(b"\n") < count:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+LONG = ("--set", "training.steps=150", "--set", "checkpoints.every=7")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The files of the long run, uninterrupted."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "recipe.toml").write_text(RECIPE)
+    partavg("run", "recipe.toml", *LONG, "--out", "out", cwd=folder)
+    return files(folder / "out")
+
+
+def test_killed_at_any_moment_a_run_resumes_to_the_same_bits(
+    recipe: Path, tmp_path: Path, whole: dict[str, bytes]
+) -> None:
+    out = tmp_path / "out"
+    rows = 0
+    for extra in (0, 20, 33, 50):  # killed four times, each further on
+        process = start("run", recipe, *LONG, "--out", "out", "--resume", cwd=tmp_path)
+        wait_for_rows(out / "metrics.jsonl", rows + extra, process)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert not (out / "summary.json").exists()
+        rows = (out / "metrics.jsonl").read_bytes().count(b"\n") if extra else 0
+    partavg("run", recipe, *LONG, "--out", "out", "--resume", cwd=tmp_path)
+    assert files(out) == whole
+
+
+def test_ctrl_c_saves_and_prints_the_command_that_goes_on(
+    recipe: Path, tmp_path: Path, whole: dict[str, bytes]
+) -> None:
+    process = start("run", recipe, *LONG, "--out", "out", cwd=tmp_path)
+    wait_for_rows(tmp_path / "out" / "metrics.jsonl", 30, process)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    match = re.fullmatch(r"partavg: stopped and saved; continue with: partavg (.+)\n", errors)
+    assert match, errors
+    done = partavg(*match[1].split(), cwd=tmp_path)
+    assert "accuracy of u_K" in done.stdout
+    assert files(tmp_path / "out") == whole
+
+
+def test_a_damaged_checkpoint_is_passed_over(
+    recipe: Path, tmp_path: Path, whole: dict[str, bytes]
+) -> None:
+    process = start("run", recipe, *LONG, "--out", "out", cwd=tmp_path)
+    wait_for_rows(tmp_path / "out" / "metrics.jsonl", 30, process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    newest = max((tmp_path / "out" / "checkpoints").glob("step-*.pt"))
+    newest.write_bytes(b"garbage")
+    done = partavg("run", recipe, *LONG, "--out", "out", "--resume", cwd=tmp_path)
+    assert re.search(r"^partavg: warning: checkpoint .* is damaged", done.stderr)
+    assert files(tmp_path / "out") == whole
+
+
+def test_compare(recipe: Path, tmp_path: Path) -> None:
+    done = partavg(
+        "compare", recipe, "--seeds", 2, "--schemes", "periodic,partial,2-parts", cwd=tmp_path
+    )
+    for words in (
+        "engine: vmapped",
+        "partial seed 1: step 12/12",
+        "accuracy",
+        "±",
+        "At the same traffic, partial averaging ended",
+        "run folders: runs/compare-1",
+        "report: runs/compare-1/report.html",
+    ):
+        assert words in done.stdout
+    out = tmp_path / "runs/compare-1"
+    assert len(list(out.glob("*-seed*/summary.json"))) == 6
+    assert "<svg" in (out / "report.html").read_text()
+    configs = [path.read_text() for path in out.glob("*/config.toml")]
+    assert all('name = "vmapped"' in text for text in configs)
+
+
+def test_compare_without_a_recipe_is_the_demo(tmp_path: Path) -> None:
+    done = partavg("compare", "--set", "training.steps=3", cwd=tmp_path)
+    assert "synchronous: step 3/3" in done.stdout
+    engines = {
+        re.search(r"\[engine\]\nname = .*\nchunk = .*", path.read_text())[0]
+        for path in tmp_path.glob("runs/compare-1/*/config.toml")
+    }
+    assert len(engines) == 1, "one engine for all schemes"
+
+
+def test_an_interrupted_comparison_goes_on(recipe: Path, tmp_path: Path) -> None:
+    arguments = ("compare", recipe, *LONG, "--schemes", "periodic,partial")
+    partavg(*arguments, "--out", "whole", cwd=tmp_path)
+    process = start(*arguments, "--out", "out", cwd=tmp_path)
+    wait_for_rows(tmp_path / "out" / "partial-seed0" / "metrics.jsonl", 20, process)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    command = errors.rpartition("continue with: partavg ")[2].split()
+    assert command[0] == "compare"
+    partavg(*command, cwd=tmp_path)
+    for scheme in ("periodic-seed0", "partial-seed0"):
+        assert files(tmp_path / "out" / scheme) == files(tmp_path / "whole" / scheme)
+    refused = partavg(*arguments, "--out", "out", cwd=tmp_path, code=2)
+    assert "holds a finished run" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--schemes", "parital"], "scheme 'parital' is not known"),
+        (["--seeds", "0"], "0 seeds give no run"),
+        (["--schemes", "partial,3-parts"], "interval 4 cannot be cut into 3 parts"),
+        (["--set", "averaging.partition=layer"], "cannot fill 4 parts"),
+        (["--resume"], "--resume needs --out"),
+    ],
+)
+def test_bad_comparisons(recipe: Path, tmp_path: Path, arguments: list[str], sentence: str) -> None:
+    done = partavg("compare", recipe, *arguments, cwd=tmp_path, code=2)
+    assert sentence in done.stderr
+    assert not (tmp_path / "runs").exists(), "nothing was started"
+
+
+def test_bars_in_a_terminal(recipe: Path, tmp_path: Path) -> None:
+    """Under a pseudo-terminal there are bars, with colors."""
+    import pty
+
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, "compare", str(recipe)],
+        cwd=tmp_path,
+        stdout=follower,
+        stderr=follower,
+        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "120"},
+    )
+    os.close(follower)
+    seen = b""
+    while True:
+        try:
+            chunk = os.read(leader, 65536)
+        except OSError:  # the other end closed
+            break
+        if not chunk:
+            break
+        seen += chunk
+    assert process.wait(timeout=60) == 0
+    text = seen.decode()
+    assert "━" in text
+    assert "12/12" in text
+    assert "discrepancy" in text
+    assert "\x1b[" in text

@@ -1,0 +1,44 @@
+"""A task small enough to run in a second."""
+
+from pathlib import Path
+
+import torch
+
+from partavg.config import Config, parse
+from partavg.data.dataset import Dataset, Samples
+from partavg.folder import RunFolder
+from partavg.run import Run
+
+TINY = {
+    "split": {"name": "dirichlet", "alpha": 1.0, "minimum": 1},
+    "model": {"hidden": [6], "batch_norm": True, "dropout": 0.1},
+    "training": {"workers": 4, "batch": 5, "steps": 12, "lr": 0.1},
+    "solver": {"momentum": 0.9, "weight_decay": 1e-3, "decay": "kernels"},
+    "averaging": {"interval": 4},
+    "metrics": {"evaluate_every": 5},
+    "checkpoints": {"every": 3},
+    "engine": {"name": "vmapped"},
+}
+
+
+def config(**sections: dict) -> Config:
+    """TINY with some keys changed."""
+    table = {name: dict(values) for name, values in TINY.items()}
+    for name, values in sections.items():
+        table.setdefault(name, {}).update(values)
+    return parse(table)
+
+
+def data() -> Dataset:
+    """Three classes of points, made up."""
+    generator = torch.Generator().manual_seed(0)
+    targets = torch.arange(150) % 3
+    inputs = torch.randn(150, 5, generator=generator) + 2 * torch.eye(5)[targets]
+    return Dataset(
+        Samples(inputs[:120], targets[:120]), Samples(inputs[120:], targets[120:]), classes=3
+    )
+
+
+def run(folder: Path, *, resume: bool = False, force: bool = False, **sections: dict) -> Run:
+    """A run of TINY, not yet started."""
+    return Run(config(**sections), data(), RunFolder(folder), resume=resume, force=force)

@@ -1,0 +1,68 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from partavg import checkpoint
+
+CPU = torch.device("cpu")
+
+
+def save(folder: Path, step: int) -> Path:
+    return checkpoint.save(folder, step, {"step": step, "tensor": torch.full((3,), float(step))})
+
+
+def test_the_newest_is_loaded_and_two_are_kept(tmp_path: Path) -> None:
+    for step in (0, 5, 10, 15):
+        save(tmp_path, step)
+    assert sorted(path.name[:14] for path in tmp_path.iterdir()) == [
+        "step-000000010",
+        "step-000000015",
+    ]
+    loaded = checkpoint.load(tmp_path, CPU)
+    assert loaded is not None
+    assert loaded["step"] == 15
+    assert loaded["tensor"].tolist() == [15.0] * 3
+    assert checkpoint.latest_step(tmp_path) == 15
+
+
+def damage(path: Path, how: str) -> None:
+    content = path.read_bytes()
+    if how == "flipped":
+        path.write_bytes(content[:100] + bytes([content[100] ^ 1]) + content[101:])
+    else:
+        path.write_bytes(content[: len(content) // 2] if how == "cut" else b"")
+
+
+@pytest.mark.parametrize("how", ["flipped", "cut", "emptied"])
+def test_a_damaged_one_is_passed_over_with_a_warning(tmp_path: Path, how: str) -> None:
+    save(tmp_path, 5)
+    damage(save(tmp_path, 10), how)
+    with pytest.warns(UserWarning, match=r"step-000000010.*is damaged.*using the one before"):
+        loaded = checkpoint.load(tmp_path, CPU)
+    assert loaded is not None
+    assert loaded["step"] == 5
+
+
+def test_nothing_whole_is_nothing(tmp_path: Path) -> None:
+    assert checkpoint.load(tmp_path, CPU) is None
+    assert checkpoint.latest_step(tmp_path / "missing") is None
+    damage(save(tmp_path, 1), "cut")
+    with pytest.warns(UserWarning, match="damaged"):
+        assert checkpoint.load(tmp_path, CPU) is None
+
+
+def test_drafts_and_strangers_are_ignored(tmp_path: Path) -> None:
+    save(tmp_path, 3)
+    (tmp_path / "draft.tmp").write_bytes(b"half a checkp")
+    (tmp_path / "step-000000009-abc.pt").write_bytes(b"not ours")
+    loaded = checkpoint.load(tmp_path, CPU)
+    assert loaded is not None
+    assert loaded["step"] == 3
+
+
+def test_saving_the_same_step_again_replaces_it(tmp_path: Path) -> None:
+    save(tmp_path, 1)
+    save(tmp_path, 2)
+    save(tmp_path, 2)
+    assert len(list(tmp_path.iterdir())) == 2

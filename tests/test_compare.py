@@ -1,0 +1,126 @@
+from pathlib import Path
+
+import pytest
+from tests import tasks
+
+from partavg.compare import Entry, Result, plan, results, verdict
+from partavg.folder import RunFolder
+from partavg.report.chart import Line, chart, thinned, ticks
+from partavg.report.page import write_report
+
+
+def test_a_plan_has_every_scheme_with_every_seed(tmp_path: Path) -> None:
+    config = tasks.config(averaging={"interval": 12})
+    entries = plan(config, ["periodic", "partial", "synchronous", "4-parts"], 2, tmp_path)
+    seen = [
+        (e.scheme, e.seed, e.config.averaging.interval, e.config.averaging.parts) for e in entries
+    ]
+    assert seen == [
+        ("periodic", 0, 12, 1), ("partial", 0, 12, 12), ("synchronous", 0, 1, 1),
+        ("4-parts", 0, 12, 4), ("periodic", 1, 12, 1), ("partial", 1, 12, 12),
+        ("synchronous", 1, 1, 1), ("4-parts", 1, 12, 4),
+    ]  # fmt: skip
+    assert len({entry.folder.path for entry in entries}) == 8
+
+
+@pytest.mark.parametrize(
+    ("schemes", "seeds", "sentence"),
+    [
+        (["partial"], 0, "0 seeds give no run"),
+        ([], 1, "at least one"),
+        (["partial", "partial"], 1, "name each scheme once"),
+        (["parital"], 1, "scheme 'parital' is not known: use periodic, partial, synchronous"),
+        (["0-parts"], 1, "scheme '0-parts' is not known"),
+        (["-parts"], 1, "scheme '-parts' is not known"),
+    ],
+)
+def test_bad_plans_are_refused(tmp_path: Path, schemes, seeds: int, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        plan(tasks.config(), schemes, seeds, tmp_path)
+
+
+def result(scheme: str, *values: tuple[float, float]) -> Result:
+    return Result(scheme, tuple({"accuracy": a, "peak_discrepancy": d} for a, d in values))
+
+
+def test_the_sentence_says_what_was_seen() -> None:
+    periodic = result("periodic", (0.80, 4.0), (0.82, 4.0), (0.81, 4.0))
+    better = result("partial", (0.83, 1.0), (0.83, 1.0), (0.80, 1.0))
+    assert verdict([periodic, better]) == (
+        "At the same traffic, partial averaging ended 1.00 points of accuracy above periodic "
+        "averaging (82.00 % against 81.00 %; ahead in 2 of 3 seeds); the peak discrepancy between "
+        "the models was 0.25 times that of periodic."
+    )
+    worse = result("partial", (0.79, 6.0))
+    assert "1.00 points of accuracy below periodic averaging (79.00 % against 80.00 %)" in verdict(
+        [result("periodic", (0.80, 4.0)), worse]
+    )
+    assert "1.50 times" in verdict([result("periodic", (0.80, 4.0)), worse])
+    assert "level with periodic averaging at 80.00 %" in verdict(
+        [result("periodic", (0.80, 4.0)), result("partial", (0.80, 4.0))]
+    )
+    assert verdict([result("synchronous", (0.9, 0.0)), result("partial", (0.8, 1.0))]) == (
+        "synchronous ended with the highest accuracy: 90.00 %."
+    )
+
+
+def test_a_peak_of_zero_is_no_division() -> None:
+    """One worker has no discrepancy under any scheme."""
+    text = verdict([result("periodic", (0.8, 0.0)), result("partial", (0.8, 0.0))])
+    assert "no discrepancy" in text
+
+
+def test_numbers_in_tables() -> None:
+    found = result("partial", (0.80, 1e-12), (0.82, 1e-12))
+    assert found.text("accuracy", ".2f", 100) == "81.00 ± 1.41"
+    assert found.text("peak_discrepancy", ".3g") == "0 ± 0"
+    assert result("partial", (0.8, 1.2345)).text("peak_discrepancy", ".3g") == "1.23"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> list[Entry]:
+    out = tmp_path_factory.mktemp("comparison")
+    entries = plan(tasks.config(), ["periodic", "partial"], 2, out)
+    for entry in entries:
+        run = tasks.Run(entry.config, tasks.data(), entry.folder, resume=False, force=False)
+        for _ in run:
+            pass
+    return entries
+
+
+def test_schemes_start_at_the_same_point_and_send_the_same(finished: list[Entry]) -> None:
+    firsts = {(e.seed, next(e.folder.rows())["loss"]) for e in finished}
+    assert len(firsts) == 2, "one first loss per seed"
+    traffic = {summary["bytes"] for r in results(finished) for summary in r.summaries}
+    assert len(traffic) == 1
+
+
+def test_the_report_is_one_page_without_links(finished: list[Entry], tmp_path: Path) -> None:
+    page = write_report(tmp_path / "report.html", finished).read_text()
+    assert page.count("<polyline") == 3 * 4, "three charts of four runs"
+    assert verdict(results(finished)).replace("'", "&#x27;") in page
+    assert "http" not in page
+    assert "<script" not in page
+    for name in ("averaging.parts", "training.seed"):
+        assert name in page
+
+
+def test_the_report_escapes_what_it_is_given(finished: list[Entry], tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script>"
+    entries = [Entry(evil, entry.config, RunFolder(entry.folder.path)) for entry in finished]
+    page = write_report(tmp_path / "report.html", entries).read_text()
+    assert evil not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_charts() -> None:
+    assert chart("nothing", "step", [Line("empty", "c0", [])]) == ""
+    flat = chart("flat", "step", [Line("one", "c0", [(1, 2.0), (2, 2.0)])])
+    assert "nan" not in flat
+    assert flat.startswith("<svg")
+    assert ticks(0.2, 0.9) == [0.2, 0.4, 0.6, 0.8, 1.0]
+    points = [(float(i), float(i % 7)) for i in range(100_000)]
+    few = thinned(points)
+    assert len(few) <= 1300
+    assert {y for _, y in few} >= {0.0, 6.0}
+    assert few == sorted(few)

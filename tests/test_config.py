@@ -1,0 +1,151 @@
+import re
+import tomllib
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partavg import config as configs
+from partavg.config import COMPONENTS, Config, differences, dump, load, parse
+
+
+def packaged_recipes() -> list[Path]:
+    return sorted(Path(str(resources.files("partavg.recipes"))).glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", packaged_recipes(), ids=lambda path: path.stem)
+def test_recipes_of_the_package_are_valid(path: Path) -> None:
+    assert isinstance(load(path), Config)
+
+
+def test_an_empty_recipe_has_defaults() -> None:
+    config = parse({})
+    assert config.model.name == "mlp"
+    assert config.solver.options["momentum"] == 0.0
+    assert config.averaging.parts == config.averaging.interval == 10
+
+
+def test_a_whole_partition_has_one_part() -> None:
+    assert parse({"averaging": {"partition": "whole"}}).averaging.parts == 1
+
+
+@given(
+    st.fixed_dictionaries(
+        {
+            "training": st.fixed_dictionaries(
+                {},
+                optional={
+                    "workers": st.integers(1, 999),
+                    "lr": st.floats(1e-12, 1e12),
+                    "seed": st.integers(0, 2**40),
+                },
+            ),
+            "split": st.sampled_from(
+                [{}, {"name": "dirichlet", "alpha": 1, "balanced": False, "minimum": 3}]
+            ),
+            "model": st.sampled_from([{}, {"hidden": [8, 9]}, {"name": "resnet20"}]),
+            "engine": st.fixed_dictionaries({}, optional={"device": st.text()}),
+            "averaging": st.sampled_from([{}, {"interval": 12, "parts": 4}]),
+        }
+    )
+)
+def test_dump_and_parse_are_inverse(table: dict) -> None:
+    config = parse(table)
+    assert parse(tomllib.loads(dump(config))) == config
+    assert differences(config, config) == []
+
+
+def test_differences_name_the_keys() -> None:
+    one = parse({})
+    other = parse({"training": {"seed": 5}, "split": {"name": "dirichlet"}})
+    assert "training.seed" in differences(one, other)
+    assert "split.alpha" in differences(one, other)
+    assert differences(one, replace(one, training=replace(one.training, lr=1.0))) == ["training.lr"]
+
+
+def test_overrides(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text("[training]\nworkers = 3\n")
+    config = load(
+        recipe,
+        [
+            "training.workers=5",
+            "model.hidden=[7, 7]",
+            "averaging.partition=layer",
+            'split.name="iid"',
+        ],
+    )
+    assert config.training.workers == 5
+    assert config.model.options["hidden"] == (7, 7)
+    assert config.averaging.partition == "layer"
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        ({"trainig": {}}, "unknown key 'trainig': did you mean 'training'?"),
+        (
+            {"averaging": {"intervall": 8}},
+            "unknown key 'averaging.intervall': did you mean 'averaging.interval'?",
+        ),
+        ({"solver": {"momentun": 0.9}}, "did you mean 'solver.momentum'?"),
+        ({"metrics": {"xyzzy": 1}}, "use metrics.evaluate_every, metrics.discrepancy_every"),
+        ({"model": {"name": "mpl"}}, "model.name = 'mpl' is not known: did you mean 'mlp'?"),
+        ({"training": 3}, "training = 3 is not a section: write [training] and keys below it"),
+        ({"training": {"workers": "8"}}, 'training.workers = "8": input should be a valid integer'),
+        ({"training": {"workers": 8.5}}, "training.workers = 8.5: input should be a valid integer"),
+        ({"training": {"workers": True}}, "training.workers = true: input should be a valid"),
+        ({"training": {"workers": 0}}, "training.workers = 0: input should be greater than or"),
+        ({"training": {"lr": 0}}, "training.lr = 0: input should be greater than 0"),
+        ({"training": {"steps": -1}}, "training.steps = -1: input should be greater than or"),
+        ({"model": {"hidden": ["a"]}}, 'model.hidden = ["a"]: input should be a valid integer'),
+        ({"model": {"name": 3}}, "model.name = 3: input should be a valid string"),
+        ({"averaging": {"partition": "chanel"}}, "input should be 'channel', 'layer'"),
+    ],
+)
+def test_mistakes_get_one_sentence(table: dict, sentence: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(sentence)) as caught:
+        parse(table)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "sentence"),
+    [
+        ("[training", [], "is not valid TOML"),
+        ("", ["training.lr"], "override 'training.lr' is not of the form section.key=value"),
+        ("", ["lr=1"], "override 'lr=1' is not of the form"),
+        ("training = 1", ["training.lr=1"], "training = 1 is not a section"),
+        ("", ["training.lr=fast"], 'training.lr = "fast": input should be a valid number'),
+    ],
+)
+def test_bad_files_and_overrides(
+    tmp_path: Path, text: str, overrides: list[str], sentence: str
+) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(text)
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        load(recipe, overrides)
+
+
+def test_a_missing_file() -> None:
+    with pytest.raises(ValueError, match=r"cannot read nowhere\.toml"):
+        load(Path("nowhere.toml"))
+
+
+def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match="cannot read"):
+        load(tmp_path / "recipe.toml")
+
+
+@pytest.mark.parametrize("kind", sorted(COMPONENTS))
+def test_every_component_has_options_that_can_be_written_down(kind: str) -> None:
+    registry, default = COMPONENTS[kind]
+    assert default in registry
+    for name in registry:
+        config = parse({kind: {"name": name}})
+        assert parse(tomllib.loads(configs.dump(config))) == config

@@ -1,0 +1,233 @@
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from tests import tasks
+
+from partavg import checkpoint
+from partavg.config import load
+from partavg.run import Diverged, Run, check
+
+
+def finish(run: Run) -> dict[str, bytes]:
+    """Train to the end; everything that must be the same for the same run."""
+    for _ in run:
+        pass
+    return outcome(run.folder.path)
+
+
+def outcome(folder: Path) -> dict[str, bytes]:
+    state = torch.load(folder / "model.pt", weights_only=True)
+    saved = checkpoint.load(folder / "checkpoints", torch.device("cpu"))
+    assert saved is not None
+    tensors = {**state, **{k: v for k, v in saved["workers"].items() if torch.is_tensor(v)}}
+    tensors |= saved["workers"]["memory"]
+    summary = json.loads((folder / "summary.json").read_text())
+    summary.pop("seconds")
+    return {
+        "metrics": (folder / "metrics.jsonl").read_bytes(),
+        "config": (folder / "config.toml").read_bytes(),
+        "summary": json.dumps(summary).encode(),
+        **{name: tensor.numpy().tobytes() for name, tensor in tensors.items()},
+    }
+
+
+def test_a_run_folder_holds_everything(tmp_path: Path) -> None:
+    run = tasks.run(tmp_path / "run", engine={"name": "auto"})
+    finish(run)
+    names = {path.name for path in run.folder.path.iterdir()}
+    assert names == {
+        "checkpoints", "config.toml", "environment.json", "metrics.jsonl", "model.pt",
+        "summary.json",
+    }  # fmt: skip
+    rows = list(run.folder.rows())
+    assert [row["step"] for row in rows] == list(range(1, 13))
+    assert [row["step"] for row in rows if "accuracy" in row] == [5, 10, 12]
+    assert all(math.isfinite(row["discrepancy"]) for row in rows)
+    summary = run.folder.summary()
+    assert summary["accuracy"] == rows[-1]["accuracy"]
+    assert summary["peak_discrepancy"] == max(row["discrepancy"] for row in rows)
+    assert summary["messages"] == 12
+    assert summary["bytes"] == 3 * 4 * run._simulation.workers.params.shape[1] + 3 * 4 * 13
+    environment = json.loads(run.folder.environment_path.read_text())
+    assert environment["torch"] == torch.__version__
+    assert environment["seed"] == 0
+    assert environment["engine"].startswith(("looped (", "vmapped ("))
+    stored = load(run.folder.config_path)
+    assert stored.engine.name in ("looped", "vmapped"), "auto is resolved"
+    model = torch.load(run.folder.model_path, weights_only=True)
+    assert set(model) >= {"1.weight", "2.running_mean"}
+
+
+@pytest.mark.parametrize("engine", ["looped", "vmapped"])
+def test_one_seed_and_one_engine_give_bit_identical_runs(tmp_path: Path, engine: str) -> None:
+    one, other = (
+        finish(tasks.run(tmp_path / name, engine={"name": engine})) for name in ("one", "other")
+    )
+    assert one == other
+    different = finish(tasks.run(tmp_path / "seed", engine={"name": engine}, training={"seed": 1}))
+    assert different["metrics"] != one["metrics"]
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3, 7, 11])
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_run_that_stopped_anywhere_resumes_to_the_same_end(
+    tmp_path: Path, stop: int, saved: bool
+) -> None:
+    """With a checkpoint of the last step (Ctrl-C), or only an older one (killed)."""
+    expected = finish(tasks.run(tmp_path / "whole"))
+    broken = tasks.run(tmp_path / "broken")
+    for row in broken:
+        if row["step"] == stop:
+            break
+    if saved:
+        broken.save()
+    resumed = tasks.run(tmp_path / "broken", resume=True)
+    assert resumed.step == (stop if saved else stop // 3 * 3)
+    assert finish(resumed) == expected
+
+
+def test_a_damaged_checkpoint_costs_steps_but_not_the_result(tmp_path: Path) -> None:
+    expected = finish(tasks.run(tmp_path / "whole"))
+    broken = tasks.run(tmp_path / "broken")
+    for row in broken:
+        if row["step"] == 8:
+            break
+    newest = max((tmp_path / "broken" / "checkpoints").glob("step-*"))
+    newest.write_bytes(newest.read_bytes()[:-9])
+    with pytest.warns(UserWarning, match="damaged"):
+        resumed = tasks.run(tmp_path / "broken", resume=True)
+    assert resumed.step == 3
+    assert finish(resumed) == expected
+
+
+def test_resuming_before_the_first_checkpoint_starts_again(tmp_path: Path) -> None:
+    expected = finish(tasks.run(tmp_path / "whole"))
+    tasks.run(tmp_path / "broken")
+    assert finish(tasks.run(tmp_path / "broken", resume=True)) == expected
+    assert finish(tasks.run(tmp_path / "new", resume=True)) == expected, "nothing there: start"
+
+
+def test_a_run_killed_while_it_finished_finishes_again(tmp_path: Path) -> None:
+    expected = finish(tasks.run(tmp_path / "run"))
+    (tmp_path / "run" / "summary.json").unlink()
+    (tmp_path / "run" / "model.pt").unlink()
+    assert finish(tasks.run(tmp_path / "run", resume=True)) == expected
+
+
+def test_resuming_a_finished_run_says_so(tmp_path: Path) -> None:
+    finish(tasks.run(tmp_path / "run"))
+    assert tasks.run(tmp_path / "run", resume=True).finished
+
+
+def test_finished_and_unfinished_runs_are_not_overwritten(tmp_path: Path) -> None:
+    broken = tasks.run(tmp_path / "broken")
+    next(iter(broken))
+    with pytest.raises(ValueError, match=r"holds an unfinished run at step 0: use --resume"):
+        tasks.run(tmp_path / "broken")
+    expected = finish(tasks.run(tmp_path / "run"))
+    with pytest.raises(ValueError, match=r"holds a finished run: use --force to overwrite"):
+        tasks.run(tmp_path / "run")
+    assert outcome(tmp_path / "run") == expected
+    assert finish(tasks.run(tmp_path / "run", force=True)) == expected
+    with pytest.raises(ValueError, match="cannot fill"):
+        tasks.run(tmp_path / "run", force=True, averaging={"interval": 99})
+    assert outcome(tmp_path / "run") == expected, "a mistake loses nothing"
+
+
+def test_resuming_with_another_recipe_is_refused(tmp_path: Path) -> None:
+    tasks.run(tmp_path / "run")
+    with pytest.raises(ValueError, match=r"was started with another training\.lr"):
+        tasks.run(tmp_path / "run", resume=True, training={"lr": 0.2})
+    with pytest.raises(ValueError, match=r"was started with another engine\.name"):
+        tasks.run(tmp_path / "run", resume=True, engine={"name": "looped"})
+    assert tasks.run(tmp_path / "run", resume=True, engine={"name": "auto"}).config.engine.name == (
+        "vmapped"
+    )
+
+
+def test_lost_metrics_are_noticed(tmp_path: Path) -> None:
+    run = tasks.run(tmp_path / "run")
+    for row in run:
+        if row["step"] == 7:
+            break
+    run.folder.metrics_path.write_bytes(b"")
+    with pytest.raises(ValueError, match="has 0 bytes"):
+        next(iter(tasks.run(tmp_path / "run", resume=True)))
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:
+    run = tasks.run(tmp_path / "run", training={"lr": 1e30}, checkpoints={"every": 1})
+    with pytest.raises(
+        Diverged, match=r"of worker 0.* is not finite at step \d+.*lower training.lr"
+    ):
+        for _ in run:
+            pass
+    saved = checkpoint.load(run.folder.checkpoints, torch.device("cpu"))
+    assert saved is not None
+    assert saved["workers"]["params"].isfinite().all(), "the last good checkpoint is kept"
+    assert not run.folder.finished
+    for row in run.folder.rows():
+        assert math.isfinite(row["loss"])
+
+
+def test_only_the_workers_at_fault_are_named(tmp_path: Path) -> None:
+    run = tasks.run(tmp_path / "run")
+    rows = iter(run)
+    next(rows)
+    run._simulation.workers.params[2] = float("nan")
+    with pytest.raises(Diverged, match=r"the loss of worker 2 is not finite at step 2:"):
+        next(rows)
+
+
+@pytest.mark.parametrize(
+    ("sections", "sentence"),
+    [
+        ({"averaging": {"interval": 10, "parts": 4}}, "use 1, 2, 5 or 10"),
+        ({"averaging": {"partition": "layer"}}, "cannot fill 4 parts: the model has 3 layers"),
+        ({"averaging": {"partition": "whole", "parts": 4}}, "the whole model is one part"),
+        ({"training": {"workers": 121}}, "121 workers cannot share 120 samples"),
+        ({"split": {"alpha": 0}}, "alpha 0.0 is not above 0"),
+        ({"solver": {"momentum": 2.0}}, r"momentum 2.0 is outside \[0, 1\)"),
+        ({"engine": {"device": "gpu"}}, "engine.device = 'gpu' cannot be used"),
+    ],
+)
+def test_what_cannot_start_is_found_before_it_starts(
+    tmp_path: Path, sections: dict, sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        check(tasks.config(**sections), tasks.data())
+    with pytest.raises(ValueError, match=sentence):
+        tasks.run(tmp_path / "run", **sections)
+    assert not (tmp_path / "run").exists()
+
+
+def test_recorded_trajectories(tmp_path: Path, record: bool) -> None:
+    """The numbers of a run change only when we mean them to: pytest --record."""
+    cases = {
+        "partial": {},
+        "periodic": {"averaging": {"parts": 1, "partition": "whole"}},
+        "between": {"averaging": {"parts": 2, "partition": "blocks"}},
+        "samples, every, nesterov": {
+            "averaging": {"weights": "samples", "buffers": "every"},
+            "solver": {"nesterov": True, "momentum_at_averaging": "averaged"},
+        },
+    }
+    path = Path(__file__).parent / "regression" / "trajectories.json"
+    found = {}
+    for name, sections in cases.items():
+        run = tasks.run(tmp_path / name, **sections)
+        finish(run)
+        found[name] = [
+            {key: row[key] for key in ("step", "loss", "discrepancy", "bytes", "messages")}
+            for row in run.folder.rows()
+        ]
+    if record:
+        path.write_text(json.dumps(found, indent=1) + "\n")
+    expected = json.loads(path.read_text())
+    assert found.keys() == expected.keys()
+    for name, rows in found.items():
+        for ours, theirs in zip(rows, expected[name], strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-6), name
