@@ -1,0 +1,56 @@
+"""A solver of your own: sign descent, pulled toward the average.
+
+A solver is a frozen dataclass with four functions on rows. `step_` is the local update; `encode`
+is what a worker sends of a part, `decode_` what it does with the weighted sum of all messages.
+Here each worker moves by the sign of its gradient, and an averaging moves it half way to the mean.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import partavg
+
+
+@dataclass(frozen=True, slots=True)
+class SignDescent:
+    """x ← x − η sign(g); at an averaging x ← (1 − pull) x + pull u."""
+
+    pull: float = 0.5
+
+    def init(self, params: Tensor, layout: partavg.Layout) -> dict[str, Tensor]:
+        """It remembers nothing."""
+        return {}
+
+    def step_(self, params: Tensor, grads: Tensor, state: dict[str, Tensor], lr: float) -> None:
+        """Move every parameter by the learning rate, downhill."""
+        params.add_(grads.sign_(), alpha=-lr)
+
+    def encode(self, rows: Tensor, state: dict[str, Tensor], sync: partavg.Sync) -> Tensor:
+        """Send the parameters."""
+        return rows
+
+    def decode_(
+        self, rows: Tensor, total: Tensor, state: dict[str, Tensor], sync: partavg.Sync
+    ) -> None:
+        """Go part of the way to the mean."""
+        rows.lerp_(total.expand_as(rows), self.pull)
+
+
+torch.manual_seed(0)
+x = torch.randn(2000, 10)
+y = (x.square().sum(1) > 9.3).long()
+simulation = partavg.Simulation(
+    nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 2)),
+    F.cross_entropy,
+    (x, y),
+    partavg.iid(y, workers=16, seed=0),
+    schedule=partavg.Schedule.partial(4),
+    solver=SignDescent(),
+    lr=0.002,
+)
+for _ in simulation.train(until=300):
+    pass
+print(f"accuracy {simulation.evaluate((x, y)).accuracy:.1%}")

@@ -1,0 +1,84 @@
+"""The public surface: small, sorted, documented, and as the README says."""
+
+import doctest
+import importlib
+import pkgutil
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+import partavg
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+MODULES = [
+    module.name
+    for module in pkgutil.walk_packages(partavg.__path__, "partavg.")
+    if not module.name.endswith("__main__")
+]
+
+
+def test_the_surface_is_small_and_sorted() -> None:
+    names = partavg.__all__
+    assert len(names) <= 40
+    assert sorted(names, key=lambda name: (not name.isupper(), name[0].islower(), name)) == names
+    assert all(hasattr(partavg, name) for name in names)
+
+
+def test_every_public_name_is_documented() -> None:
+    for name in partavg.__all__:
+        if not name.isupper():
+            assert (getattr(partavg, name).__doc__ or "").strip(), name
+    text = (ROOT / "docs" / "api.md").read_text()
+    assert sorted(re.findall(r"^\| `(\w+)`", text, re.MULTILINE)) == sorted(partavg.__all__)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_in_docstrings(name: str) -> None:
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_python_in_the_pages_runs(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for block in re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL):
+        exec(compile(block, path.name, "exec"), {})
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_links_in_the_pages_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text()):
+        if not target.startswith("http"):
+            assert (path.parent / target).exists(), target
+
+
+def test_the_quickstart_is_short() -> None:
+    block = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert block is not None
+    assert len([line for line in block[1].splitlines() if line.strip()]) <= 20
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.stem)
+def test_examples_run(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(path.read_text().splitlines()) <= 120
+    runpy.run_path(str(path), run_name="__main__")
+    assert capsys.readouterr().out.strip()
+
+
+def test_recipe_keys_in_the_pages_exist() -> None:
+    """docs/recipes.md names every key and no other."""
+    from partavg.config import COMPONENTS, parse
+
+    text = (ROOT / "docs" / "recipes.md").read_text()
+    documented = set(re.findall(r"^\| `([a-z_]+\.[a-z_]+)` \|", text, re.MULTILINE))
+    known = set()
+    for kind, (registry, _) in COMPONENTS.items():
+        known.add(f"{kind}.name")
+        for name in registry:
+            options = getattr(parse({kind: {"name": name}}), kind).options
+            known |= {f"{kind}.{option}" for option in options}
+    config = parse({})
+    for section in ("training", "averaging", "engine", "metrics", "checkpoints"):
+        known |= {f"{section}.{key}" for key in getattr(config, section).__slots__}
+    assert documented == known
