@@ -8,10 +8,12 @@ it does not average anything. Ours averages a part of the model after every iter
 """
 
 import argparse
-import gc
+import copy
 import os
 import platform
 import resource
+import subprocess
+import sys
 from collections.abc import Callable
 from statistics import median, quantiles
 from time import perf_counter
@@ -50,8 +52,6 @@ def take_turns(rounds: int, **sides: Timed) -> dict[str, list[float]]:
 
 def plain_loop(model: nn.Module, workers: int, x: torch.Tensor, y: torch.Tensor) -> Timed:
     """One iteration of every worker, one after another."""
-    import copy
-
     models = [copy.deepcopy(model) for _ in range(workers)]
     solvers = [torch.optim.SGD(m.parameters(), lr=0.01, momentum=0.9) for m in models]
 
@@ -118,32 +118,30 @@ def compare(
     print(f"  plain loop / partavg = {ratio:.2f}")
 
 
-def memory(
-    name: str,
-    model: nn.Module,
-    shape: tuple[int, ...],
-    *,
-    workers: int,
-    batch: int,
-    classes: int,
-    engine: str,
-) -> None:
-    """Peak memory of training, in stacked tensors [m, d]."""
-    x = torch.randn(workers, batch, *shape)
-    y = torch.randint(0, classes, (workers, batch))
-    before = _resident()
-    ours = simulation(model, workers, x, y, 8, engine=engine)
-    stacked = ours.workers.params.numel() * ours.workers.params.element_size()
-    for _ in ours.train(until=8):
+def memory(workers: tuple[int, int]) -> None:
+    """Rows of size d that each worker of LEAF's CNN adds to the peak memory of training.
+
+    The peaks of two processes with few and many workers differ by the stacked tensors alone;
+    activations, one worker's gradients and the program itself are the same in both.
+    """
+    few, many = (_peak_of_process(count) for count in workers)
+    row = 4 * partavg.Layout.of(dict(cnn((1, 28, 28), 62).named_parameters())).size
+    print("\nLEAF CNN: peak memory with SGD and momentum, looped engine")
+    print(f"  {workers[0]} workers {few / 1e6:.0f} MB, {workers[1]} workers {many / 1e6:.0f} MB")
+    print(f"  stacked tensors [m, d]: {(many - few) / (workers[1] - workers[0]) / row:.2f}")
+
+
+def _peak_of_process(workers: int) -> int:
+    command = [sys.executable, __file__, "--peak-of", str(workers)]
+    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def _print_peak(workers: int) -> None:
+    model = cnn((1, 28, 28), 62)
+    x, y = torch.randn(workers, 32, 1, 28, 28), torch.randint(0, 62, (workers, 32))
+    for _ in simulation(model, workers, x, y, 8, engine="looped").train(until=8):
         pass
-    peak = _peak()
-    print(f"\n{name}: memory, {workers} workers, engine {ours.engine.name}")
-    print(f"  one stacked tensor [m, d]: {stacked / 1e6:.0f} MB")
-    print(
-        f"  peak above the start: {(peak - before) / 1e6:.0f} MB = "
-        f"{(peak - before) / stacked:.2f} stacked tensors "
-        "(3 are parameters, momentum, gradients; the rest is one worker's work)"
-    )
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 
 def averaging(workers: int, interval: int, rounds: int) -> None:
@@ -184,36 +182,22 @@ def averaging(workers: int, interval: int, rounds: int) -> None:
     print(f"  average / (read and write) = {ratio:.2f}")
 
 
-def _resident() -> int:
-    gc.collect()
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()
-
-
-def _peak() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
 def main() -> None:
     """Run all benchmarks."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
-    rounds = 5 if parser.parse_args().quick else 20
+    parser.add_argument("--peak-of", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.peak_of:
+        _print_peak(arguments.peak_of)
+        return
+    rounds = 5 if arguments.quick else 21
     print(
         f"{platform.platform()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, "
         f"torch {torch.__version__}"
     )
     torch.manual_seed(0)
-    # Memory first: the peak of a process never falls.
-    memory(
-        "LEAF CNN",
-        cnn((1, 28, 28), 62),
-        (1, 28, 28),
-        workers=16,
-        batch=32,
-        classes=62,
-        engine="looped",
-    )
+    memory((4, 20))
     compare(
         "MLP 64-64-10",
         mlp((64,), 10),

@@ -24,10 +24,7 @@ for parts in (1, 2, 4, 8):
         lr=0.02,
         batch=16,
     )
-    peak = 0.0
-    for record in simulation.train(until=STEPS):
-        peak = max(peak, simulation.discrepancy().total)
+    peak = max(simulation.discrepancy().total for _ in simulation.train(until=STEPS))
     accuracy = simulation.evaluate(data.test).accuracy
-    print(
-        f"{parts:5}  {accuracy:8.1%}  {peak:16.2f}  {record.bytes / 1e6:7.2f}  {record.messages:8}"
-    )
+    megabytes, messages = simulation.workers.bytes / 1e6, simulation.workers.messages
+    print(f"{parts:5}  {accuracy:8.1%}  {peak:16.2f}  {megabytes:7.2f}  {messages:8}")

@@ -1,6 +1,6 @@
 """Draw the picture of the README from a comparison.
 
-    partavg compare --out runs/picture && python tools/draw_demo.py runs/picture
+partavg compare --out runs/picture && python tools/draw_demo.py runs/picture
 """
 
 import json

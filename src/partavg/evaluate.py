@@ -13,7 +13,7 @@ _BATCH = 500
 
 
 class Evaluation(NamedTuple):
-    """Mean loss, and the share of samples classified rightly (None if targets are no classes)."""
+    """Mean loss, and the share of targets classified rightly (None where there are no classes)."""
 
     loss: float
     accuracy: float | None
@@ -23,16 +23,15 @@ class Evaluation(NamedTuple):
 def evaluate(module: nn.Module, loss: Loss, samples: Samples) -> Evaluation:
     """Evaluate a model; it is left in evaluation mode."""
     module.eval()
-    total, right = 0.0, 0
-    classes = not samples.targets.is_floating_point()
+    total, right, judged = 0.0, 0, 0
     pieces = [torch.split(tensor, _BATCH) for tensor in samples]
     for inputs, targets in zip(*pieces, strict=True):
         outputs = module(inputs)
         total += float(loss(outputs, targets)) * len(inputs)
-        if classes:
+        if not targets.is_floating_point() and outputs.ndim == targets.ndim + 1:
             right += int((outputs.argmax(1) == targets).sum())
-    count = len(samples.inputs)
-    return Evaluation(total / count, right / count if classes else None)
+            judged += targets.numel()
+    return Evaluation(total / len(samples.inputs), right / judged if judged else None)
 
 
 @torch.no_grad()

@@ -55,6 +55,8 @@ def bad_input() -> Iterator[None]:
         yield
     except ValueError as error:
         fail(str(error), BAD_INPUT)
+    except KeyboardInterrupt:
+        fail("stopped before anything was started", INTERRUPTED)
 
 
 @contextmanager
