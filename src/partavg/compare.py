@@ -81,7 +81,9 @@ class Result:
         """The mean, with the deviation where there are several seeds."""
         values = self.values(key, scale)
         center = number(mean(values), form)
-        return center if len(values) < 2 else f"{center} ± {number(stdev(values), form)}"
+        if len(values) < 2:
+            return center
+        return f"{center} ± {number(stdev(values), form.replace('#.3', '#.2'))}"
 
 
 def number(value: float, form: str) -> str:
@@ -108,8 +110,8 @@ def results(entries: Sequence[Entry]) -> list[Result]:
 COLUMNS: dict[str, tuple[str, str, float]] = {
     "accuracy %": ("accuracy", ".2f", 100),
     "training loss": ("train_loss", ".3f", 1),
-    "mean discrepancy": ("mean_discrepancy", ".3g", 1),
-    "peak discrepancy": ("peak_discrepancy", ".3g", 1),
+    "mean discrepancy": ("mean_discrepancy", "#.3g", 1),
+    "peak discrepancy": ("peak_discrepancy", "#.3g", 1),
     "MB sent": ("bytes", ".1f", 1e-6),
     "messages sent": ("messages", ".0f", 1),
     "seconds": ("seconds", ".1f", 1),

@@ -6,7 +6,7 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
-from partavg.compare import COLUMNS, Entry, Result, results, verdict
+from partavg.compare import COLUMNS, NOTE, Entry, Result, results, verdict
 from partavg.config import differences, dump
 from partavg.folder import write_text
 from partavg.report.chart import Line, chart
@@ -29,6 +29,7 @@ def write_report(path: Path, entries: Sequence[Entry]) -> Path:
         verdict=escape(verdict(found)),
         task=escape(_task(entries)),
         table=_table(found),
+        note=escape(NOTE),
         legend=_legend(found),
         charts="\n".join(_figure(metric, entries) for metric in CHARTS),
         changing=escape(", ".join(sorted(changing)) or "nothing"),
