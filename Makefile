@@ -11,7 +11,8 @@ demo: $(READY)
 	$(BIN)/partavg compare
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --cov=partavg.core --cov=partavg.solvers --cov-branch \
+		--cov-report= --cov-fail-under=95
 
 check: $(READY)
 	$(BIN)/ruff format --check .

@@ -20,3 +20,13 @@ def test_parameter_counts() -> None:
 def test_every_model_maps_samples_to_classes(name: str) -> None:
     shape = (1, 28, 28)
     assert MODELS[name](shape, 7)(torch.randn(2, *shape)).shape == (2, 7)
+
+
+def test_the_shortcut_without_parameters_subsamples_and_pads() -> None:
+    block = resnet20((3, 8, 8), 10, projection=False)[6]
+    x = torch.randn(2, 16, 8, 8)
+    y = block.shortcut(x)
+    assert y.shape == (2, 32, 4, 4)
+    assert torch.equal(y[:, 8:24], x[:, :, ::2, ::2])
+    assert not y[:, :8].any()
+    assert not y[:, 24:].any()
