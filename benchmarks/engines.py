@@ -118,28 +118,32 @@ def compare(
     print(f"  plain loop / partavg = {ratio:.2f}")
 
 
-def memory(workers: tuple[int, int]) -> None:
-    """Rows of size d that each worker of LEAF's CNN adds to the peak memory of training.
+def memory(workers: tuple[int, int], engine: str) -> None:
+    """Rows of size d that each worker adds to the peak memory of training.
 
     The peaks of two processes with few and many workers differ by the stacked tensors alone;
-    activations, one worker's gradients and the program itself are the same in both.
+    one worker's activations and gradients and the program itself are the same in both.
     """
-    few, many = (_peak_of_process(count) for count in workers)
-    row = 4 * partavg.Layout.of(dict(cnn((1, 28, 28), 62).named_parameters())).size
-    print("\nLEAF CNN: peak memory with SGD and momentum, looped engine")
+    few, many = (_peak_of_process(count, engine) for count in workers)
+    row = 4 * partavg.Layout.of(dict(_wide().named_parameters())).size
+    print(f"\nMLP 784-1024-1024-10: peak memory with SGD and momentum, {engine} engine")
     print(f"  {workers[0]} workers {few / 1e6:.0f} MB, {workers[1]} workers {many / 1e6:.0f} MB")
     print(f"  stacked tensors [m, d]: {(many - few) / (workers[1] - workers[0]) / row:.2f}")
 
 
-def _peak_of_process(workers: int) -> int:
-    command = [sys.executable, __file__, "--peak-of", str(workers)]
+def _wide() -> nn.Module:
+    """A model with many parameters and few activations."""
+    return mlp((784,), 10, hidden=(1024, 1024))
+
+
+def _peak_of_process(workers: int, engine: str) -> int:
+    command = [sys.executable, __file__, "--peak-of", str(workers), engine]
     return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
-def _print_peak(workers: int) -> None:
-    model = cnn((1, 28, 28), 62)
-    x, y = torch.randn(workers, 32, 1, 28, 28), torch.randint(0, 62, (workers, 32))
-    for _ in simulation(model, workers, x, y, 8, engine="looped").train(until=8):
+def _print_peak(workers: int, engine: str) -> None:
+    x, y = torch.randn(workers, 2, 784), torch.randint(0, 10, (workers, 2))
+    for _ in simulation(_wide(), workers, x, y, 8, engine=engine).train(until=8):
         pass
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
@@ -186,10 +190,10 @@ def main() -> None:
     """Run all benchmarks."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
-    parser.add_argument("--peak-of", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--peak-of", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.peak_of:
-        _print_peak(arguments.peak_of)
+        _print_peak(int(arguments.peak_of[0]), arguments.peak_of[1])
         return
     rounds = 5 if arguments.quick else 21
     print(
@@ -197,7 +201,8 @@ def main() -> None:
         f"torch {torch.__version__}"
     )
     torch.manual_seed(0)
-    memory((4, 20))
+    for engine in ("looped", "vmapped"):
+        memory((32, 96), engine)
     compare(
         "MLP 64-64-10",
         mlp((64,), 10),

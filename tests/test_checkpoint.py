@@ -5,8 +5,6 @@ import torch
 
 from partavg import checkpoint
 
-CPU = torch.device("cpu")
-
 
 def save(folder: Path, step: int) -> Path:
     return checkpoint.save(folder, step, {"step": step, "tensor": torch.full((3,), float(step))})
@@ -19,7 +17,7 @@ def test_the_newest_is_loaded_and_two_are_kept(tmp_path: Path) -> None:
         "step-000000010",
         "step-000000015",
     ]
-    loaded = checkpoint.load(tmp_path, CPU)
+    loaded = checkpoint.load(tmp_path)
     assert loaded is not None
     assert loaded["step"] == 15
     assert loaded["tensor"].tolist() == [15.0] * 3
@@ -39,24 +37,24 @@ def test_a_damaged_one_is_passed_over_with_a_warning(tmp_path: Path, how: str) -
     save(tmp_path, 5)
     damage(save(tmp_path, 10), how)
     with pytest.warns(UserWarning, match=r"step-000000010.*is damaged.*using the one before"):
-        loaded = checkpoint.load(tmp_path, CPU)
+        loaded = checkpoint.load(tmp_path)
     assert loaded is not None
     assert loaded["step"] == 5
 
 
 def test_nothing_whole_is_nothing(tmp_path: Path) -> None:
-    assert checkpoint.load(tmp_path, CPU) is None
+    assert checkpoint.load(tmp_path) is None
     assert checkpoint.latest_step(tmp_path / "missing") is None
     damage(save(tmp_path, 1), "cut")
     with pytest.warns(UserWarning, match="damaged"):
-        assert checkpoint.load(tmp_path, CPU) is None
+        assert checkpoint.load(tmp_path) is None
 
 
 def test_drafts_and_strangers_are_ignored(tmp_path: Path) -> None:
     save(tmp_path, 3)
     (tmp_path / "draft.tmp").write_bytes(b"half a checkp")
     (tmp_path / "step-000000009-abc.pt").write_bytes(b"not ours")
-    loaded = checkpoint.load(tmp_path, CPU)
+    loaded = checkpoint.load(tmp_path)
     assert loaded is not None
     assert loaded["step"] == 3
 
@@ -66,3 +64,14 @@ def test_saving_the_same_step_again_replaces_it(tmp_path: Path) -> None:
     save(tmp_path, 2)
     save(tmp_path, 2)
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_run_that_went_back_keeps_what_it_saves(tmp_path: Path) -> None:
+    """Damaged checkpoints of later steps do not crowd out the new one."""
+    save(tmp_path, 3)
+    for step in (18, 20):
+        damage(save(tmp_path, step), "cut")
+    assert save(tmp_path, 5).exists()
+    loaded = checkpoint.load(tmp_path)
+    assert loaded is not None
+    assert loaded["step"] == 5

@@ -122,6 +122,7 @@ def test_charts() -> None:
     assert "nan" not in flat
     assert flat.startswith("<svg")
     assert ticks(0.2, 0.9) == [0.2, 0.4, 0.6, 0.8, 1.0]
+    assert ticks(1e-14, 3e-14) == pytest.approx([1e-14, 1.5e-14, 2e-14, 2.5e-14, 3e-14])
     points = [(float(i), float(i % 7)) for i in range(100_000)]
     few = thinned(points)
     assert len(few) <= 1300

@@ -83,6 +83,14 @@ def test_overrides(tmp_path: Path) -> None:
     assert config.averaging.partition == "layer"
 
 
+def test_another_component_starts_with_its_own_options(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text("[model]\nname = 'mlp'\nhidden = [3]\n")
+    other = load(recipe, ["model.name=cnn", "model.width=8"])
+    assert other.model.options == {"width": 8}
+    assert load(recipe, ["model.name=mlp"]).model.options["hidden"] == (3,)
+
+
 @pytest.mark.parametrize(
     ("table", "sentence"),
     [
@@ -103,7 +111,9 @@ def test_overrides(tmp_path: Path) -> None:
         ({"training": {"steps": -1}}, "training.steps = -1: input should be greater than or"),
         ({"model": {"hidden": ["a"]}}, 'model.hidden = ["a"]: input should be a valid integer'),
         ({"model": {"name": 3}}, "model.name = 3: input should be a valid string"),
-        ({"averaging": {"partition": "chanel"}}, "input should be 'channel', 'layer'"),
+        ({"averaging": {"partition": "chanel"}}, "is not known: did you mean 'channel'?"),
+        ({"training": {"lr": float("inf")}}, "training.lr = inf: input should be a finite number"),
+        ({"solver": {"momentum": float("nan")}}, "momentum = nan: input should be a finite number"),
     ],
 )
 def test_mistakes_get_one_sentence(table: dict, sentence: str) -> None:

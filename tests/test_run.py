@@ -20,7 +20,7 @@ def finish(run: Run) -> dict[str, bytes]:
 
 def outcome(folder: Path) -> dict[str, bytes]:
     state = torch.load(folder / "model.pt", weights_only=True)
-    saved = checkpoint.load(folder / "checkpoints", torch.device("cpu"))
+    saved = checkpoint.load(folder / "checkpoints")
     assert saved is not None
     tensors = {**state, **{k: v for k, v in saved["workers"].items() if torch.is_tensor(v)}}
     tensors |= saved["workers"]["memory"]
@@ -117,11 +117,6 @@ def test_a_run_killed_while_it_finished_finishes_again(tmp_path: Path) -> None:
     assert finish(tasks.run(tmp_path / "run", resume=True)) == expected
 
 
-def test_resuming_a_finished_run_says_so(tmp_path: Path) -> None:
-    finish(tasks.run(tmp_path / "run"))
-    assert tasks.run(tmp_path / "run", resume=True).finished
-
-
 def test_finished_and_unfinished_runs_are_not_overwritten(tmp_path: Path) -> None:
     broken = tasks.run(tmp_path / "broken")
     next(iter(broken))
@@ -141,11 +136,49 @@ def test_resuming_with_another_recipe_is_refused(tmp_path: Path) -> None:
     tasks.run(tmp_path / "run")
     with pytest.raises(ValueError, match=r"was started with another training\.lr"):
         tasks.run(tmp_path / "run", resume=True, training={"lr": 0.2})
-    with pytest.raises(ValueError, match=r"was started with another engine\.name"):
-        tasks.run(tmp_path / "run", resume=True, engine={"name": "looped"})
+    for engine in ({"name": "looped"}, {"chunk": 2}, {"device": "cuda:7"}):
+        with pytest.raises(ValueError, match=r"was started with another engine\."):
+            tasks.run(tmp_path / "run", resume=True, engine=engine)
     assert tasks.run(tmp_path / "run", resume=True, engine={"name": "auto"}).config.engine.name == (
         "vmapped"
     )
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        {"name": "looped", "chunk": 4},
+        {"name": "auto", "chunk": 99},
+        {"name": "vmapped", "chunk": 99},
+    ],
+)
+def test_the_same_recipe_can_always_be_resumed(tmp_path: Path, engine: dict) -> None:
+    tasks.run(tmp_path / "run", engine=engine)
+    resumed = tasks.run(tmp_path / "run", resume=True, engine=engine)
+    assert resumed.config.engine.device == "cpu", "auto is resolved"
+
+
+def test_what_is_not_a_run_is_not_touched(tmp_path: Path) -> None:
+    theirs = tmp_path / "run" / "checkpoints" / "theirs.txt"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("precious")
+    for resume in (True, False):
+        with pytest.raises(ValueError, match="checkpoints would be overwritten"):
+            tasks.run(tmp_path / "run", resume=resume)
+    finish(tasks.run(tmp_path / "run", force=True))
+    assert theirs.read_text() == "precious"
+
+
+def test_an_averaged_model_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:
+    """Finite losses and parameters, but their squares overflow."""
+    run = tasks.run(tmp_path / "run", model={"batch_norm": False, "dropout": 0.0})
+    rows = iter(run)
+    next(rows)
+    run._simulation.workers.params[1] *= 1e30
+    with pytest.raises(Diverged, match="not finite at step 2"):
+        next(rows)
+    for line in run.folder.metrics_path.read_text().splitlines():
+        json.loads(line, parse_constant=pytest.fail)
 
 
 def test_lost_metrics_are_noticed(tmp_path: Path) -> None:
@@ -155,17 +188,18 @@ def test_lost_metrics_are_noticed(tmp_path: Path) -> None:
             break
     run.folder.metrics_path.write_bytes(b"")
     with pytest.raises(ValueError, match="has 0 bytes"):
-        next(iter(tasks.run(tmp_path / "run", resume=True)))
+        tasks.run(tmp_path / "run", resume=True)
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:
-    run = tasks.run(tmp_path / "run", training={"lr": 1e30}, checkpoints={"every": 1})
+    plain = {"batch_norm": False, "dropout": 0.0}
+    run = tasks.run(tmp_path / "run", training={"lr": 1e15}, checkpoints={"every": 1}, model=plain)
     with pytest.raises(
         Diverged, match=r"of worker 0.* is not finite at step \d+.*lower training.lr"
     ):
         for _ in run:
             pass
-    saved = checkpoint.load(run.folder.checkpoints, torch.device("cpu"))
+    saved = checkpoint.load(run.folder.checkpoints)
     assert saved is not None
     assert saved["workers"]["params"].isfinite().all(), "the last good checkpoint is kept"
     assert not run.folder.finished
@@ -189,9 +223,12 @@ def test_only_the_workers_at_fault_are_named(tmp_path: Path) -> None:
         ({"averaging": {"partition": "layer"}}, "cannot fill 4 parts: the model has 3 layers"),
         ({"averaging": {"partition": "whole", "parts": 4}}, "the whole model is one part"),
         ({"training": {"workers": 121}}, "121 workers cannot share 120 samples"),
-        ({"split": {"alpha": 0}}, "alpha 0.0 is not above 0"),
+        ({"split": {"alpha": 0}}, "alpha 0.0 is not a number above 0"),
         ({"solver": {"momentum": 2.0}}, r"momentum 2.0 is outside \[0, 1\)"),
         ({"engine": {"device": "gpu"}}, "engine.device = 'gpu' cannot be used"),
+        ({"engine": {"device": "meta"}}, "engine.device = 'meta' cannot be used"),
+        ({"model": {"hidden": [4, 0]}}, "a hidden layer of width 0 is no layer"),
+        ({"split": {"alpha": 0.01, "minimum": 0}}, "owns no samples"),
     ],
 )
 def test_what_cannot_start_is_found_before_it_starts(

@@ -14,9 +14,10 @@ _KEEP = 2
 
 
 def save(folder: Path, step: int, payload: dict[str, Any]) -> Path:
-    """Write a checkpoint atomically, then remove all but the last two.
+    """Write a checkpoint atomically, keep it and the one before it, remove all others.
 
-    The file's name carries the checksum of its content, so one rename publishes both.
+    The file's name carries the checksum of its content, so one rename publishes both. Others may
+    be of later steps, too: damaged ones, left by a run that had to go back.
     """
     folder.mkdir(parents=True, exist_ok=True)
     draft = folder / "draft.tmp"
@@ -27,18 +28,22 @@ def save(folder: Path, step: int, payload: dict[str, Any]) -> Path:
     target = folder / f"step-{step:09d}-{_digest(draft)}.pt"
     draft.replace(target)
     _sync_folder(folder)
-    for path in _newest_first(folder)[_KEEP:]:
+    found = _newest_first(folder)
+    for path in found[: found.index(target)] + found[found.index(target) + _KEEP :]:
         path.unlink()
     return target
 
 
-def load(folder: Path, device: torch.device) -> dict[str, Any] | None:
-    """The newest checkpoint that is whole; a damaged one is passed over with a warning."""
+def load(folder: Path) -> dict[str, Any] | None:
+    """The newest checkpoint that is whole, on the CPU; a damaged one is passed over with a warning.
+
+    The tensors stay in the file until they are used.
+    """
     for path in _newest_first(folder):
         match = _NAME.fullmatch(path.name)
         assert match
         if _digest(path) == match[2]:
-            payload: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+            payload: dict[str, Any] = torch.load(path, weights_only=True, mmap=True)
             return payload
         warnings.warn(
             f"checkpoint {path} is damaged (its checksum differs): using the one before",

@@ -48,6 +48,16 @@ def plan(config: Config, schemes: Sequence[str], seeds: int, out: Path) -> list[
     return entries
 
 
+def resumed(entries: Sequence[Entry]) -> list[Entry]:
+    """The entries of a comparison to resume: all with the engine of a run that was started."""
+    started = [entry for entry in entries if entry.folder.exists]
+    stored = [entry.folder.stored_config(entry.config) for entry in started]
+    if not stored:
+        return list(entries)
+    engine = stored[0].engine
+    return [replace(entry, config=replace(entry.config, engine=engine)) for entry in entries]
+
+
 def intervals(scheme: str, interval: int) -> tuple[int, int]:
     """The interval and the number of parts of a scheme.
 
@@ -88,7 +98,7 @@ class Result:
 
 def number(value: float, form: str) -> str:
     """A number for a table; what is only rounding error reads as 0."""
-    return format(0.0 if abs(value) < 1e-6 else value, form)
+    return format(0.0 if abs(value) < 1e-9 else value, form)
 
 
 def results(entries: Sequence[Entry]) -> list[Result]:

@@ -7,12 +7,13 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 from annotated_types import Ge, Gt
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from partavg.backends.simulate import Buffers, Weights
+from partavg.core.partition import PARTITIONS
 from partavg.data import DATASETS
 from partavg.data.split import SPLITS
 from partavg.engines.choose import EngineName
@@ -20,6 +21,7 @@ from partavg.models import MODELS
 from partavg.solvers import SOLVERS
 
 T = TypeVar("T")
+_FINITE = ConfigDict(allow_inf_nan=False)
 Table = Mapping[str, Any]
 
 
@@ -48,7 +50,7 @@ class Averaging:
 
     interval: Annotated[int, Ge(1)] = 10
     parts: Annotated[int, Ge(1)] | None = None
-    partition: Literal["channel", "layer", "contiguous", "blocks", "whole"] = "channel"
+    partition: str = "channel"
     weights: Weights = "uniform"
     buffers: Buffers = "part"
 
@@ -120,6 +122,7 @@ def parse(table: Table) -> Config:
     _check_keys(table, hints, "")
     sections = {name: _section(table.get(name, {}), hints[name], name) for name in hints}
     config = Config(**sections)
+    _check_name("averaging.partition", config.averaging.partition, PARTITIONS)
     if config.averaging.parts is None:
         parts = 1 if config.averaging.partition == "whole" else config.averaging.interval
         return replace(config, averaging=replace(config.averaging, parts=parts))
@@ -167,8 +170,7 @@ def _section(table: Any, cls: type[T], name: str) -> T:
 def _component(table: Table, kind: str) -> Component:
     registry, default = COMPONENTS[kind]
     name = _value(str, table.get("name", default), f"{kind}.name")
-    if name not in registry:
-        raise ValueError(f"{kind}.name = {name!r} is not known: {_suggest(name, registry)}")
+    _check_name(f"{kind}.name", name, registry)
     known = _options(registry[name])
     given = {key: value for key, value in table.items() if key != "name"}
     _check_keys(given, {"name": None, **known}, f"{kind}.")
@@ -191,7 +193,7 @@ def _value(hint: Any, value: Any, key: str) -> Any:
     if isinstance(value, list):
         value = tuple(value)
     try:
-        return TypeAdapter(hint).validate_python(value, strict=True)
+        return TypeAdapter(hint, config=_FINITE).validate_python(value, strict=True)
     except ValidationError as error:
         rule = error.errors()[0]["msg"]
         raise ValueError(f"{key} = {_toml(value)}: {rule[0].lower()}{rule[1:]}") from None
@@ -201,6 +203,11 @@ def _check_keys(table: Table, known: Iterable[str], prefix: str) -> None:
     for key in table:
         if key not in known:
             raise ValueError(f"unknown key {prefix + key!r}: {_suggest(key, known, prefix)}")
+
+
+def _check_name(key: str, name: str, known: Iterable[str]) -> None:
+    if name not in known:
+        raise ValueError(f"{key} = {name!r} is not known: {_suggest(name, known)}")
 
 
 def _suggest(word: str, known: Iterable[str], prefix: str = "") -> str:
@@ -219,9 +226,12 @@ def _override_(table: dict[str, Any], override: str) -> None:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text.strip()
-    table.setdefault(section, {})
-    if isinstance(table[section], dict):
-        table[section][key] = value
+    values = table.setdefault(section, {})
+    if not isinstance(values, dict):
+        return  # parse will say so
+    if key == "name" and values.get("name") != value:
+        values.clear()  # another component has other options
+    values[key] = value
 
 
 def _toml(value: Any) -> str:
@@ -229,4 +239,5 @@ def _toml(value: Any) -> str:
         return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, float):
         return repr(value)
-    return json.dumps(value, ensure_ascii=False, default=str)
+    # JSON's strings are TOML's, but for this one character.
+    return json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")

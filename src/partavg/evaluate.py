@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from partavg.data.dataset import Samples
 from partavg.engines.model import Loss
 
 _BATCH = 500
@@ -20,18 +19,17 @@ class Evaluation(NamedTuple):
 
 
 @torch.no_grad()
-def evaluate(module: nn.Module, loss: Loss, samples: Samples) -> Evaluation:
-    """Evaluate a model; it is left in evaluation mode."""
+def evaluate(module: nn.Module, loss: Loss, samples: tuple[Tensor, Tensor]) -> Evaluation:
+    """Evaluate a model on inputs and targets; it is left in evaluation mode."""
     module.eval()
     total, right, judged = 0.0, 0, 0
-    pieces = [torch.split(tensor, _BATCH) for tensor in samples]
-    for inputs, targets in zip(*pieces, strict=True):
+    for inputs, targets in zip(*map(_batches, samples), strict=True):
         outputs = module(inputs)
         total += float(loss(outputs, targets)) * len(inputs)
         if not targets.is_floating_point() and outputs.ndim == targets.ndim + 1:
             right += int((outputs.argmax(1) == targets).sum())
             judged += targets.numel()
-    return Evaluation(total / len(samples.inputs), right / judged if judged else None)
+    return Evaluation(total / len(samples[0]), right / judged if judged else None)
 
 
 @torch.no_grad()
@@ -44,8 +42,13 @@ def recompute_statistics_(module: nn.Module, inputs: Tensor) -> None:
         norm.train()
         norm.reset_running_stats()
         norm.momentum = None  # a cumulative mean
-    for batch in torch.split(inputs, _BATCH):
+    for batch in _batches(inputs):
         module(batch)
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
         norm.eval()
+
+
+def _batches(samples: Tensor) -> tuple[Tensor, ...]:
+    """Equal batches, so that none is left with the one sample that BatchNorm refuses."""
+    return torch.tensor_split(samples, -(-len(samples) // _BATCH))

@@ -4,7 +4,6 @@ import io
 import json
 import os
 import platform
-import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -45,31 +44,41 @@ class RunFolder:
         return self.summary_path.exists()
 
     def check_free(self, *, resume: bool, force: bool) -> None:
-        """Raise a ValueError if a run here would be overwritten without `resume` or `force`."""
-        if not self.exists or resume or force:
+        """Raise a ValueError if a run here would overwrite something without `force`."""
+        ours = (self.metrics_path, self.summary_path, self.model_path, self.checkpoints)
+        if force or (resume and self.exists):
             return
-        if self.finished:
+        if self.exists and self.finished:
             raise ValueError(
                 f"{self.path} holds a finished run: use --force to overwrite it or another --out"
             )
-        raise ValueError(
-            f"{self.path} holds an unfinished run at step "
-            f"{checkpoint.latest_step(self.checkpoints) or 0}: "
-            f"use --resume to continue it or --force to start again"
-        )
+        if self.exists:
+            raise ValueError(
+                f"{self.path} holds an unfinished run at step "
+                f"{checkpoint.latest_step(self.checkpoints) or 0}: "
+                f"use --resume to continue it or --force to start again"
+            )
+        for path in ours:
+            if path.exists():
+                raise ValueError(
+                    f"{path} would be overwritten, but {self.path} holds no run: "
+                    f"use another --out, or --force"
+                )
 
     def stored_config(self, wanted: Config) -> Config:
         """The config of the run to resume, which must be the one wanted.
 
-        What the wanted one leaves to be chosen, the engine and its chunks, stays as it was chosen.
+        What the wanted one leaves to be chosen, engine, chunks and device, stays as it was chosen.
         """
         stored = load(self.config_path)
-        engine = wanted.engine
-        engine = replace(
-            engine,
-            name=stored.engine.name if engine.name == "auto" else engine.name,
-            chunk=engine.chunk or stored.engine.chunk,
-        )
+        chosen, engine = stored.engine, wanted.engine
+        if engine.name in ("auto", chosen.name):
+            # A loop has no chunks, and auto may have taken a loop whatever chunk was given.
+            free = engine.chunk == 0 or "looped" in (engine.name, chosen.name)
+            chunk = chosen.chunk if free else min(engine.chunk, stored.training.workers)
+            engine = replace(engine, name=chosen.name, chunk=chunk)
+        if engine.device == "auto":
+            engine = replace(engine, device=chosen.device)
         changed = differences(stored, replace(wanted, engine=engine))
         if changed:
             raise ValueError(
@@ -81,22 +90,24 @@ class RunFolder:
     def write_start(self, config: Config, reason: str) -> None:
         """Remove what an old run left here; write the config and environment of a new one."""
         self.path.mkdir(parents=True, exist_ok=True)
-        for path in (self.summary_path, self.config_path, self.model_path):
+        old = (self.summary_path, self.config_path, self.model_path, self.metrics_path)
+        for path in (*old, *self.checkpoints.glob("step-*.pt")):
             path.unlink(missing_ok=True)
-        shutil.rmtree(self.checkpoints, ignore_errors=True)
-        write_json(self.environment_path, environment(config, reason))
-        self.metrics_path.write_bytes(b"")
         write_text(self.config_path, dump(config))
+        write_json(self.environment_path, environment(config, reason))
 
-    def open_metrics(self, length: int) -> io.TextIOWrapper:
-        """Open the metrics to append to, cut back to the length they had at a checkpoint."""
+    def check_metrics(self, length: int) -> None:
+        """Raise a ValueError if metrics that a checkpoint relies on are gone."""
         size = self.metrics_path.stat().st_size if self.metrics_path.exists() else 0
         if size < length:
             raise ValueError(
                 f"{self.metrics_path} has {size} bytes, {length} were written before the "
                 f"checkpoint: start the run again with --force"
             )
-        with self.metrics_path.open("r+b") as file:
+
+    def open_metrics(self, length: int) -> io.TextIOWrapper:
+        """Open the metrics to append to, cut back to the length they had at a checkpoint."""
+        with self.metrics_path.open("ab") as file:
             file.truncate(length)
         return self.metrics_path.open("a", encoding="utf-8", newline="\n")
 

@@ -14,11 +14,12 @@ from torch.nn import functional as F
 
 from partavg import checkpoint
 from partavg.backends.simulate import Simulation
-from partavg.config import Config, build
+from partavg.config import Config, Execution, build
 from partavg.core.loop import Record
 from partavg.core.partition import PARTITIONS
 from partavg.core.schedule import Schedule
-from partavg.core.seeds import fold
+from partavg.core.seeds import fold, seeded
+from partavg.data.batches import Batches
 from partavg.data.dataset import Dataset
 from partavg.engines.model import RowModel
 from partavg.folder import Row, RunFolder, write_json
@@ -42,12 +43,12 @@ class Run:
         resuming = resume and folder.exists
         if resuming:
             config = folder.stored_config(config)
-        self.finished = resuming and folder.finished
+        device = _device(config.engine.device)
         self._data = data
-        self._simulation = simulation(config, data)
+        self._simulation = simulation(config, data, device)
         engine = self._simulation.engine
         self.config = replace(
-            config, engine=replace(config.engine, name=engine.name, chunk=engine.chunk)
+            config, engine=Execution(name=engine.name, chunk=engine.chunk, device=str(device))
         )
         self.engine_reason = engine.reason
         self._metrics_length = 0
@@ -81,7 +82,7 @@ class Run:
     def save(self) -> None:
         """Write a checkpoint of the present step."""
         workers = self._simulation.workers
-        self._check_finite(workers.params.isfinite().all(1), "a parameter", self.step)
+        self._check_finite(_largest(workers.params), "a parameter", self.step)
         checkpoint.save(
             self.folder.checkpoints,
             workers.step,
@@ -93,18 +94,26 @@ class Run:
         )
 
     def _restore(self) -> None:
-        workers = self._simulation.workers
-        saved = checkpoint.load(self.folder.checkpoints, workers.params.device)
+        saved = checkpoint.load(self.folder.checkpoints)
         if saved is None:  # stopped before the first one: the start is the same again
             return
+        self.folder.check_metrics(saved["metrics_length"])
+        workers = self._simulation.workers
         for name, value in saved["workers"].items():
-            setattr(workers, name, value)
+            own = getattr(workers, name)
+            if isinstance(own, Tensor):
+                own.copy_(value)
+            elif isinstance(own, dict):
+                for key, tensor in own.items():
+                    tensor.copy_(value[key])
+            else:
+                setattr(workers, name, value)
         self._metrics_length = saved["metrics_length"]
         self._seconds = saved["seconds"]
 
     def _measure(self, record: Record) -> Row:
         step, last = record.step, record.step == self.config.training.steps
-        self._check_finite(record.losses.isfinite(), "the loss", step)
+        self._check_finite(record.losses, "the loss", step)
         row: Row = {
             "step": step,
             "loss": self._simulation.mean_loss(record.losses),
@@ -114,12 +123,13 @@ class Run:
         }
         if last or _due(step, self.config.metrics.discrepancy_every):
             row["discrepancy"] = self._simulation.discrepancy().total
-            if not math.isfinite(row["discrepancy"]):
-                finite = self._simulation.workers.params.isfinite().all(1)
-                self._check_finite(finite, "a parameter", step)
         if last or _due(step, self.config.metrics.evaluate_every):
             test = self._simulation.evaluate(self._data.test)
             row |= {"accuracy": test.accuracy, "test_loss": test.loss}
+        if not all(math.isfinite(value) for value in row.values()):
+            squares = _largest(self._simulation.workers.params).square()
+            self._check_finite(squares, "the square of a parameter", step)
+            raise Diverged(f"the averaged model is not finite at step {step}: {self._rescue()}")
         return row
 
     def _write(self, metrics: TextIO, row: Row) -> None:
@@ -131,7 +141,8 @@ class Run:
     def _finish(self) -> None:
         """Save the last step, the averaged model and the summary; the summary marks the end."""
         self.save()
-        torch.save(self._simulation.consensus().state_dict(), self.folder.model_path)
+        model = self._simulation.consensus().cpu()
+        torch.save(model.state_dict(), self.folder.model_path)
         rows = list(self.folder.rows())
         discrepancies = [row["discrepancy"] for row in rows if "discrepancy" in row]
         last = rows[-1]
@@ -147,24 +158,28 @@ class Run:
             "seconds": round(self._seconds, 3),
         }
         write_json(self.folder.summary_path, summary)
-        self.finished = True
 
-    def _check_finite(self, finite: Tensor, what: str, step: int) -> None:
-        """Stop if a worker has a number that is not finite."""
+    def _check_finite(self, values: Tensor, what: str, step: int) -> None:
+        """Stop if the value of a worker is not finite."""
+        finite = values.isfinite()
         if bool(finite.all()):
             return
         workers = finite.logical_not().nonzero().flatten().tolist()
         names = ", ".join(map(str, workers[:5]))
         more = f" and {len(workers) - 5} more" if len(workers) > 5 else ""
-        saved = checkpoint.latest_step(self.folder.checkpoints)
         raise Diverged(
-            f"{what} of worker {names}{more} is not finite at step {step}: "
+            f"{what} of worker {names}{more} is not finite at step {step}: {self._rescue()}"
+        )
+
+    def _rescue(self) -> str:
+        saved = checkpoint.latest_step(self.folder.checkpoints)
+        return (
             f"lower training.lr = {self.config.training.lr}; "
             f"the last good checkpoint is that of step {saved} in {self.folder.checkpoints}"
         )
 
 
-def simulation(config: Config, data: Dataset) -> Simulation:
+def simulation(config: Config, data: Dataset, device: torch.device) -> Simulation:
     """The simulation that a config describes, before its first step."""
     training, averaging = config.training, config.averaging
     return Simulation(
@@ -182,7 +197,7 @@ def simulation(config: Config, data: Dataset) -> Simulation:
         engine=config.engine.name,
         chunk=config.engine.chunk,
         seed=training.seed,
-        device=_device(config.engine.device),
+        device=device,
     )
 
 
@@ -190,7 +205,8 @@ def check(config: Config, data: Dataset) -> None:
     """Raise a ValueError for whatever would stop a run of this config from starting."""
     training, averaging = config.training, config.averaging
     parts = _schedule(config).parts
-    build("split", config.split, data.train.targets, training.workers, training.seed)
+    split = build("split", config.split, data.train.targets, training.workers, training.seed)
+    Batches(split, training.batch, training.seed)
     build("solver", config.solver)
     params = RowModel(_model(config, data), F.cross_entropy, torch.device("cpu")).params
     PARTITIONS[averaging.partition](params, parts, training.seed)
@@ -204,8 +220,7 @@ def _schedule(config: Config) -> Schedule:
 
 def _model(config: Config, data: Dataset) -> nn.Module:
     """The model, initialized as the seed says."""
-    with torch.random.fork_rng():
-        torch.manual_seed(fold(config.training.seed, "model"))
+    with seeded(fold(config.training.seed, "model"), torch.device("cpu")):
         model: nn.Module = build("model", config.model, data.shape, data.classes)
     return model
 
@@ -214,10 +229,18 @@ def _device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.empty(0, device=name).device
+        probe = torch.ones(1, device=name)
+        probe.item()
+        return probe.device
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"engine.device = {name!r} cannot be used: {reason}; use cpu") from None
+
+
+def _largest(rows: Tensor) -> Tensor:
+    """The largest absolute value of each row: finite if and only if all are; needs no memory."""
+    largest: Tensor = torch.linalg.vector_norm(rows, float("inf"), dim=1)
+    return largest
 
 
 def _due(step: int, every: int) -> bool:

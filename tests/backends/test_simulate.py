@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from partavg import Layout, Schedule, Simulation, iid
 from partavg.core.partition import PARTITIONS, contiguous
 from partavg.data.batches import Batches
-from partavg.evaluate import recompute_statistics_
+from partavg.evaluate import evaluate, recompute_statistics_
 from partavg.models import mlp
 from partavg.solvers.sgd import SGD
 
@@ -132,6 +132,7 @@ def test_recomputed_statistics_are_those_of_the_training_samples() -> None:
     torch.testing.assert_close(module[2].running_mean, first.mean(0).detach())
     assert module[2].momentum == 0.1
     assert not module.training
+    assert not simulation.worker(0).training
 
 
 def test_recomputing_leaves_dropout_off() -> None:
@@ -142,6 +143,31 @@ def test_recomputing_leaves_dropout_off() -> None:
         recompute_statistics_(module, x)
         means.append(module[2].running_mean.clone())
     assert torch.equal(*means)
+
+
+def test_recomputing_never_leaves_a_batch_of_one() -> None:
+    module = mlp((6,), 2, hidden=(8,), batch_norm=True)
+    recompute_statistics_(module, torch.randn(501, 6))
+    assert module[2].running_mean.isfinite().all()
+
+
+def test_buffers_outside_the_state_dict_are_neither_stacked_nor_sent() -> None:
+    class Masked(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(6, 2)
+            self.register_buffer("mask", torch.ones(100, 6), persistent=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x * self.mask[0])
+
+    x = torch.randn(40, 6)
+    simulation = Simulation(
+        Masked(), F.cross_entropy, (x, (x.sum(1) > 0).long()), list(torch.arange(40).view(4, 10)),
+        schedule=Schedule.partial(2), lr=0.1,
+    )  # fmt: skip
+    for _ in simulation.train(2):
+        pass
+    assert simulation.workers.bytes == 4 * 14
 
 
 def test_a_network_learns_and_is_evaluated_as_a_plain_module() -> None:
@@ -155,6 +181,13 @@ def test_a_network_learns_and_is_evaluated_as_a_plain_module() -> None:
     assert found.loss == pytest.approx(
         float(F.cross_entropy(outputs, simulation._samples.targets)), abs=1e-6
     )
+
+
+def test_accuracy_counts_every_target() -> None:
+    """Also where a sample has several, as a sentence has words."""
+    outputs = torch.eye(3)[torch.tensor([[0, 1], [2, 2]])].movedim(-1, 1)
+    found = evaluate(nn.Identity(), F.cross_entropy, (outputs, torch.tensor([[0, 1], [2, 0]])))
+    assert found.accuracy == 0.75
 
 
 def test_regression_has_no_accuracy() -> None:

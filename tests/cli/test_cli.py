@@ -104,9 +104,11 @@ def test_a_finished_run_is_kept(recipe: Path, tmp_path: Path) -> None:
         (["--set", "averaging.parts=3"], "interval 4 cannot be cut into 3 parts"),
         (["--set", "training.workers=0"], "training.workers = 0: input should be greater"),
         (["--set", "training.workers=20000"], "20000 workers cannot share 12000 samples"),
-        (["--set", "split.alpha=0"], "alpha 0.0 is not above 0"),
+        (["--set", "split.alpha=0"], "alpha 0.0 is not a number above 0"),
         (["--set", "averaging.partition=layer"], "cannot fill 4 parts: the model has 2 layers"),
         (["--set", "training.lr=fast"], 'training.lr = "fast": input should be a valid number'),
+        (["--set", "training.lr=inf"], "training.lr = inf: input should be a finite number"),
+        (["--out", "recipe.toml/x"], "Not a directory"),
         (["--set", "engine.device=warp"], "engine.device = 'warp' cannot be used"),
         (["--resume"], "--resume needs --out"),
     ],
@@ -127,8 +129,16 @@ def test_a_missing_recipe(tmp_path: Path) -> None:
     assert done.stderr.startswith("partavg: cannot read nowhere.toml")
 
 
+def test_lost_metrics(recipe: Path, tmp_path: Path) -> None:
+    partavg("run", recipe, "--out", "o", cwd=tmp_path)
+    (tmp_path / "o/summary.json").unlink()
+    (tmp_path / "o/metrics.jsonl").write_bytes(b"")
+    done = partavg("run", recipe, "--out", "o", "--resume", cwd=tmp_path, code=2)
+    assert "start the run again with --force" in done.stderr
+
+
 def test_divergence_is_exit_code_3(recipe: Path, tmp_path: Path) -> None:
-    done = partavg("run", recipe, "--set", "training.lr=1e30", "--out", "o", cwd=tmp_path, code=3)
+    done = partavg("run", recipe, "--set", "training.lr=1e15", "--out", "o", cwd=tmp_path, code=3)
     assert re.search(r"of worker [\d, and more]+ is not finite at step \d+", done.stderr)
     assert "last good checkpoint" in done.stderr
     assert list((tmp_path / "o/checkpoints").glob("step-*.pt"))
@@ -218,7 +228,7 @@ def test_compare(recipe: Path, tmp_path: Path) -> None:
     )
     for words in (
         "engine: vmapped",
-        "partial seed 1: step 12/12",
+        "partial seed 1: step 12/12, loss",
         "accuracy",
         "±",
         "At the same traffic, partial averaging ended",
@@ -258,6 +268,12 @@ def test_an_interrupted_comparison_goes_on(recipe: Path, tmp_path: Path) -> None
         assert files(tmp_path / "out" / scheme) == files(tmp_path / "whole" / scheme)
     refused = partavg(*arguments, "--out", "out", cwd=tmp_path, code=2)
     assert "holds a finished run" in refused.stderr
+    other = ("--out", "out", "--resume", "--set", "training.lr=0.5")
+    refused = partavg(*arguments, *other, cwd=tmp_path, code=2)
+    assert "was started with another training.lr" in refused.stderr
+    more = partavg(*arguments[:-1], "2-parts,periodic,partial", *other[:3], cwd=tmp_path)
+    assert "2-parts: step 150/150" in more.stdout
+    assert "periodic: step" not in more.stdout, "what is finished is not run again"
 
 
 @pytest.mark.parametrize(
@@ -268,6 +284,7 @@ def test_an_interrupted_comparison_goes_on(recipe: Path, tmp_path: Path) -> None
         (["--schemes", "partial,3-parts"], "interval 4 cannot be cut into 3 parts"),
         (["--set", "averaging.partition=layer"], "cannot fill 4 parts"),
         (["--resume"], "--resume needs --out"),
+        (["--set", "model.batch_norm=true", "--set", "training.batch=1"], "more than 1 value per"),
     ],
 )
 def test_bad_comparisons(recipe: Path, tmp_path: Path, arguments: list[str], sentence: str) -> None:

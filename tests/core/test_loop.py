@@ -9,7 +9,6 @@ from tests import oracles
 from tests.problems import LAYOUT, Quadratic, plan, quadratic_batches, start
 from tests.strategies import rows, schedules
 
-from partavg.core import loop
 from partavg.core.average import consensus, discrepancy
 from partavg.core.loop import Batch, Plan, train
 from partavg.core.partition import PARTITIONS, Span
@@ -177,26 +176,6 @@ def test_clocks_count_steps_and_learning_rates_since_a_part_was_averaged() -> No
     assert seen[6] == ([2, 0], [11, 0])
     assert seen[7] == ([3, 1], [18, 7])
     assert workers.steps.equal(workers.steps[:1].expand(3, -1))
-
-
-def test_training_in_small_blocks_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    results = []
-    for size in (1 << 21, 7):
-        monkeypatch.setattr(loop, "_CACHED", size)
-        solver = SGD(momentum=0.9, weight_decay=0.1, decay="kernels")
-        workers = start(solver, 2, rows(3, D, 0))
-        for _ in train(
-            workers,
-            Quadratic(),
-            quadratic_batches(3, D),
-            plan=plan(Schedule.partial(2), 3),
-            solver=solver,
-            lr=lambda k: 0.1,
-            until=9,
-        ):
-            pass
-        results.append(workers.params)
-    assert torch.equal(*results)
 
 
 def test_a_run_can_stop_between_records_and_go_on() -> None:

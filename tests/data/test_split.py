@@ -59,8 +59,9 @@ def test_every_worker_gets_the_minimum() -> None:
     [
         (0, {}, "0 workers cannot train: use 1 or more"),
         (1001, {}, "1001 workers cannot share 1000 samples: use at most 1000 workers"),
-        (8, {"alpha": 0.0}, "alpha 0.0 is not above 0"),
-        (8, {"alpha": -1.0}, "alpha -1.0 is not above 0"),
+        (8, {"alpha": 0.0}, "alpha 0.0 is not a number above 0"),
+        (8, {"alpha": -1.0}, "alpha -1.0 is not a number above 0"),
+        (8, {"alpha": float("inf")}, "alpha inf is not a number above 0"),
         (101, {}, "101 workers cannot own 10 of 1000 samples each"),
         (90, {"alpha": 0.01}, "none of 1000 draws with alpha 0.01 gave all 90 workers 10 samples"),
     ],

@@ -2,8 +2,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
-from partavg.core.loop import Batch
+from partavg.core.loop import Batch, Engine
 from partavg.engines import choose as choosing
 from partavg.engines.choose import choose
 from partavg.engines.model import RowModel
@@ -55,7 +56,7 @@ def test_auto_takes_vmapped_where_launches_dominate() -> None:
 
 
 def test_auto_takes_looped_when_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choosing, "_seconds", lambda engine, start, batch, rows: float(rows))
+    monkeypatch.setattr(choosing, "_seconds", lambda engine, rows, batch: float(len(rows[0])))
     choice = choose("auto", 0, *case(mlp((5,), 3), 64))
     assert (choice.name, choice.chunk) == ("looped", 1)
 
@@ -85,6 +86,69 @@ def test_what_vmap_cannot_do_falls_back_to_looped_and_says_why(module: nn.Module
     assert "\n" not in choice.reason
     with pytest.raises(ValueError, match=f"engine vmapped cannot run this model: .*{why}"):
         choose("vmapped", 0, *case(module, 4))
+
+
+class Checkpointed(nn.Module):
+    """Computes its forward pass again during the backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(self.layers, x, use_reentrant=False)
+
+
+class Masked(nn.Module):
+    """Has an infinite buffer, as attention masks do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 3)
+        self.register_buffer("mask", torch.tensor([0.0, 0.0, -torch.inf]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) + self.mask.clamp(-5)
+
+
+@pytest.mark.parametrize("name", ["auto", "looped", "vmapped"])
+def test_a_model_whose_gradients_would_be_wrong_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="gradients are not those of plain autograd"):
+        choose(name, 0, *case(Checkpointed(), 4))
+
+
+@pytest.mark.parametrize(
+    "module", [Masked(), mlp((5,), 3, dropout=0.3, batch_norm=True), mlp((5,), 3).bfloat16()]
+)
+def test_models_that_vmap_can_run_are_not_turned_away(module: nn.Module) -> None:
+    model, start, batch = case(module, 4)
+    batch = batch._replace(inputs=batch.inputs.to(model.dtype))
+    assert choose("vmapped", 0, model, start, batch).name == "vmapped"
+
+
+class Silent(nn.Linear):
+    """Fails under vmap without a word."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch._C._functorch.is_batchedtensor(x):
+            raise AssertionError
+        return super().forward(x)
+
+
+def test_an_error_without_a_text_is_named() -> None:
+    assert "AssertionError" in choose("auto", 0, *case(Silent(5, 3), 4)).reason
+
+
+def test_too_little_memory_for_a_large_pass_means_a_smaller_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def seconds(engine: Engine, rows, batch: Batch) -> float:
+        if len(rows[0]) > 16:
+            raise torch.OutOfMemoryError
+        return 1 / len(rows[0])
+
+    monkeypatch.setattr(choosing, "_seconds", seconds)
+    assert choose("auto", 0, *case(mlp((5,), 3), 64))[:2] == ("vmapped", 16)
 
 
 def test_a_users_own_mistake_is_not_hidden() -> None:

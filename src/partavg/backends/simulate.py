@@ -98,7 +98,7 @@ class Simulation:
         )
 
     def consensus(self) -> nn.Module:
-        """A copy of the model that holds u, the average of all workers."""
+        """A copy of the model that holds u, the average of all workers, in evaluation mode."""
         weights = self._plan.weights
         module = self._model.module(
             average.consensus(self.workers.params, weights),
@@ -109,13 +109,14 @@ class Simulation:
         return module
 
     def worker(self, row: int) -> nn.Module:
-        """A copy of the model that holds one worker's parameters."""
+        """A copy of the model that holds one worker's parameters, in evaluation mode."""
         return self._model.module(self.workers.params[row], self.workers.buffers[row])
 
     def evaluate(self, samples: tuple[Tensor, Tensor]) -> Evaluation:
         """Loss and accuracy of the averaged model u."""
-        inputs, targets = (tensor.to(self._device) for tensor in samples)
-        return evaluate(self.consensus(), self._loss, Samples(inputs, targets))
+        inputs, targets = samples
+        here = inputs.to(self._device), targets.to(self._device)
+        return evaluate(self.consensus(), self._loss, here)
 
     def discrepancy(self) -> Discrepancy:
         """How far the workers are apart, in total and per part."""

@@ -66,19 +66,17 @@ def compare(
         for entry in entries:
             entry.folder.check_free(resume=resume, force=force)
             check(entry.config, data)
+        if resume:
+            entries = comparing.resumed(entries)
     again = ["partavg", "compare", *([str(recipe)] if recipe else []), "--schemes", schemes]
     again += ["--seeds", str(seeds), *(f"--set={override}" for override in overrides)]
     again += ["--out", str(out), "--resume"]
-    with (
-        drive.early_ends(again),
-        drive.plain_warnings(),
-        drive.stop_request() as request,
-        display(console) as shown,
-    ):
-        _work(entries, data, shown, request, resume=resume, force=force)
-    found = comparing.results(entries)
-    console.print(_table(found))
-    report = write_report(out / "report.html", entries)
+    with drive.early_ends(again):
+        with drive.plain_warnings(), drive.stop_request() as request, display(console) as shown:
+            _work(entries, data, shown, request, resume=resume, force=force)
+        found = comparing.results(entries)
+        console.print(_table(found))
+        report = write_report(out / "report.html", entries)
     console.print(comparing.verdict(found), highlight=False, soft_wrap=True)
     console.print(f"run folders: {out}\nreport: {report}", highlight=False, soft_wrap=True)
 
@@ -103,14 +101,16 @@ def _work(
     engine = None
     several = len({entry.seed for entry in entries}) > 1
     for entry in entries:
+        if resume and entry.folder.finished:
+            continue
         config = replace(entry.config, engine=engine) if engine else entry.config
-        run = Run(config, data, entry.folder, resume=resume, force=force)
+        with drive.bad_input():
+            run = Run(config, data, entry.folder, resume=resume, force=force)
         if engine is None:
             engine = run.config.engine
             shown.say(f"engine: {engine.name} ({run.engine_reason})")
-        if not run.finished:
-            label = f"{entry.scheme} seed {entry.seed}" if several else entry.scheme
-            drive.train(run, label, shown, request)
+        label = f"{entry.scheme} seed {entry.seed}" if several else entry.scheme
+        drive.train(run, label, shown, request)
 
 
 def _table(found: list[comparing.Result]) -> Table:

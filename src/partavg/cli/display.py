@@ -13,6 +13,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from partavg.compare import number
 from partavg.folder import Row
 
 _LINE_EVERY = 10.0  # seconds between plain lines of one run
@@ -49,7 +50,7 @@ class Bars:
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=16),
+            BarColumn(bar_width=10),
             MofNCompleteColumn(),
             TextColumn("{task.fields[status]}"),
             TimeRemainingColumn(compact=True, elapsed_when_finished=True),
@@ -130,7 +131,7 @@ class Status:
         row = self._row
         text = f"loss {row['loss']:.3f}"
         if row.get("accuracy") is not None:
-            text += f"  accuracy {100 * row['accuracy']:.1f} %"
+            text += f" acc {100 * row['accuracy']:.1f}%"
         if "discrepancy" in row:
-            text += f"  discrepancy {row['discrepancy']:.3g}"
+            text += f" discrepancy {number(row['discrepancy'], '.3g')}"
         return text

@@ -50,13 +50,13 @@ def stop_request() -> Iterator[StopRequest]:
 
 @contextmanager
 def bad_input() -> Iterator[None]:
-    """While a command prepares its work, a ValueError is the user's mistake and ends it."""
+    """While a command prepares its work, an error is the user's mistake and ends it."""
     try:
         yield
-    except ValueError as error:
-        fail(str(error), BAD_INPUT)
+    except (ValueError, OSError) as error:
+        fail(" ".join(str(error).split()), BAD_INPUT)
     except KeyboardInterrupt:
-        fail("stopped before anything was started", INTERRUPTED)
+        fail("stopped before training started; nothing is lost", INTERRUPTED)
 
 
 @contextmanager
@@ -86,8 +86,7 @@ def plain_warnings() -> Iterator[None]:
 
 def console() -> Console:
     """Where commands write; a log or a pipe has room for a whole table."""
-    found = Console()
-    return found if found.is_terminal else Console(width=120)
+    return Console() if sys.stdout.isatty() else Console(force_terminal=False, width=120)
 
 
 def fail(sentence: str, code: int) -> NoReturn:

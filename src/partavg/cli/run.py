@@ -34,12 +34,13 @@ def run(
             raise ValueError("--resume needs --out, the folder of the run, and no --force")
         config = configs.load(recipe, overrides)
         folder = RunFolder(out or drive.next_folder(recipe.stem))
+        if resume and folder.finished:
+            folder.stored_config(config)
+            click.echo(f"{folder.path} is finished already")
+            return
         with drive.plain_warnings():
             data = configs.build("data", config.data)
             session = Run(config, data, folder, resume=resume, force=force)
-    if session.finished:
-        click.echo(f"{folder.path} is finished already")
-        return
     again = ["partavg", "run", str(folder.config_path), "--out", str(folder.path), "--resume"]
     with (
         drive.early_ends(again),

@@ -34,8 +34,8 @@ def exchange_(
 ) -> int:
     """Average one part in place, in one reduction; return the length of a worker's message.
 
-    Nothing of size [m, part] is copied: a worker's columns are views, and only their weighted
-    sum, one row, is new.
+    The workers' columns are views: where the message is the parameters themselves, only their
+    weighted sum, one row, is new.
     """
     parts = [(params[:, a:b], {k: v[:, a:b] for k, v in state.items()}) for a, b in spans]
     statistics = [buffers[:, a:b] for a, b in buffer_spans]

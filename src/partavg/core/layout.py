@@ -46,7 +46,8 @@ class Layout:
 
     def flatten(self, tensors: Mapping[str, Tensor], dtype: torch.dtype) -> Shaped[Tensor, "d"]:
         """Copy the tensors into one new flat vector."""
-        flat = torch.empty(self.size, dtype=dtype)
+        device = next(iter(tensors.values())).device if tensors else None
+        flat = torch.empty(self.size, dtype=dtype, device=device)
         for name, view in self.views(flat).items():
             view.copy_(tensors[name])
         return flat

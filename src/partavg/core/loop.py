@@ -1,6 +1,6 @@
 """The one training loop: a local step on every worker, then average the parts that are due."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -13,8 +13,6 @@ from partavg.core.layout import Layout
 from partavg.core.partition import Partition, Span
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver, State, Sync
-
-_CACHED = 1 << 21  # elements of each tensor that a step works on at a time
 
 
 class Batch(NamedTuple):
@@ -30,10 +28,11 @@ class Gradients(NamedTuple):
 
     rows: slice
     losses: Float[Tensor, "n"]
-    pieces: Sequence[tuple[slice, Float[Tensor, "n _"]]]
+    pieces: Iterable[tuple[slice, Float[Tensor, "n _"]]]
     """Columns and their gradients, which the solver may use up; together they cover all columns.
 
-    In pieces, so that an engine can hand over what autograd made, without copying it."""
+    In pieces, so that an engine can let go of them one by one, and that all that a step reads and
+    writes stays in the cache."""
 
 
 @runtime_checkable
@@ -131,8 +130,7 @@ def train(
         losses = []
         for rows, values, pieces in engine(workers.params, workers.buffers, batches(step)):
             losses.append(values)
-            for columns, grads in pieces:
-                _step_(workers, solver, rows, columns, grads, rate)
+            _step_(workers, solver, rows, pieces, rate)
         workers.steps += 1
         workers.lr_sum += rate
         due = plan.schedule(step)
@@ -143,21 +141,20 @@ def train(
 
 
 def _step_(
-    workers: Workers, solver: Solver, rows: slice, columns: slice, grads: Tensor, lr: float
+    workers: Workers,
+    solver: Solver,
+    rows: slice,
+    pieces: Iterable[tuple[slice, Tensor]],
+    lr: float,
 ) -> None:
-    """Take the local step of some rows in some columns.
-
-    On a CPU block by block, so that all tensors stay in the cache between the operations.
-    """
-    count, first = len(workers.params), columns.start
-    width = max(1, _CACHED // len(grads)) if grads.is_cpu else grads.shape[1]
-    for block in torch.split(grads, width, 1):
-        here = slice(first, first := first + block.shape[1])
+    """Take the local step of some rows."""
+    count = len(workers.params)
+    for columns, grads in pieces:
         memory = {
-            name: (tensor[rows] if len(tensor) == count else tensor)[:, here]
+            name: (tensor[rows] if len(tensor) == count else tensor)[:, columns]
             for name, tensor in workers.memory.items()
         }
-        solver.step_(workers.params[rows, here], block, memory, lr)
+        solver.step_(workers.params[rows, columns], grads, memory, lr)
 
 
 def _average_(workers: Workers, part: int, plan: Plan, solver: Solver, reduce: Reduce) -> None:

@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -81,13 +82,16 @@ def by_channel(layout: Layout, parts: int, seed: int = 0) -> Partition:
     All parts get equally many channels of a tensor; those left over go to the parts that are
     smallest so far, widest channels first, so that the parts end almost equally large.
     """
-    channels = sum(_channels(shape) for shape in layout.shapes)
+    channels = sum(_channels(shape) for shape in layout.shapes if prod(shape))
     _check_count(parts, channels, f"the model has {channels} channels")
     spans: list[list[Span]] = [[] for _ in range(parts)]
     filled = [0] * parts
-    tensors = zip(layout.starts, layout.sizes, map(_channels, layout.shapes), strict=True)
-    for start, size, count in sorted(tensors, key=lambda t: t[1] // t[2], reverse=True):
-        width = size // count
+    tensors = [
+        (size // _channels(shape), start, _channels(shape))
+        for start, size, shape in zip(layout.starts, layout.sizes, layout.shapes, strict=True)
+        if size
+    ]
+    for width, start, count in sorted(tensors, key=lambda tensor: tensor[0], reverse=True):
         share, left = divmod(count, parts)
         smallest = set(sorted(range(parts), key=lambda part: (filled[part], part))[:left])
         for part in range(parts):
@@ -138,7 +142,7 @@ def follow(partition: Partition, params: Layout, buffers: Layout) -> Partition:
     A buffer follows a parameter of its own module with as many channels (BatchNorm's weight);
     a buffer without one is cut evenly. Parts without buffers stay empty.
     """
-    owners = partition.owners().tolist()
+    owners = partition.owners()
     parts = len(partition.parts)
     spans: list[list[Span]] = [[] for _ in range(parts)]
     for name, shape, start, size in zip(
@@ -146,9 +150,12 @@ def follow(partition: Partition, params: Layout, buffers: Layout) -> Partition:
     ):
         count = _channels(shape)
         leader = _leader(params, module_of(name), count)
-        for channel in range(count):
-            part = owners[leader[channel]] if leader else channel * parts // count
-            width = size // count
+        if leader:
+            followed = owners[leader.start : leader.stop : leader.step].tolist()
+        else:
+            followed = [channel * parts // count for channel in range(count)]
+        width = size // max(1, count)
+        for channel, part in enumerate(followed):
             spans[part].append(Span(start + channel * width, start + (channel + 1) * width))
     return Partition(buffers.size, tuple(_merged(part) for part in spans))
 
@@ -163,7 +170,7 @@ def _leader(params: Layout, module: str, channels: int) -> range | None:
     for name, shape, start, size in zip(
         params.names, params.shapes, params.starts, params.sizes, strict=True
     ):
-        if module_of(name) == module and _channels(shape) == channels:
+        if size and module_of(name) == module and _channels(shape) == channels:
             return range(start, start + size, size // channels)
     return None
 

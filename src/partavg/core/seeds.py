@@ -1,8 +1,11 @@
 """One seed for a run; everything random is a pure function of it and of where it is used."""
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 _GOLDEN, _MIX1, _MIX2 = (
@@ -31,3 +34,19 @@ def bits(seeds: NDArray[np.uint64], counter: NDArray[np.uint64]) -> NDArray[np.u
     state = (state ^ (state >> np.uint64(27))) * _MIX2
     mixed: NDArray[np.uint64] = state ^ (state >> np.uint64(31))
     return mixed
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed torch's own generator of a device for a while, then restore it.
+
+    torch.manual_seed would take a millisecond, because it looks for every kind of device.
+    """
+    cuda = device.type == "cuda"
+    generator = torch.cuda.default_generators[device.index] if cuda else torch.default_generator
+    state = generator.get_state()
+    generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        generator.set_state(state)

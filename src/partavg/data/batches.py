@@ -26,7 +26,7 @@ class Batches:
         empty = [worker for worker, samples in enumerate(split) if len(samples) == 0]
         if empty:
             raise ValueError(f"worker {empty[0]} owns no samples: give every worker at least one")
-        self._split = [samples.numpy() for samples in split]
+        self._split = [samples.cpu().numpy() for samples in split]
         self._batch = batch
         workers = range(len(split))
         self._shuffles = np.array([fold(seed, "batches", i) for i in workers], np.uint64)

@@ -37,15 +37,18 @@ def dirichlet(
     repeated until every worker owns at least `minimum` samples.
     """
     _check_workers(len(labels), workers)
-    if alpha <= 0:
-        raise ValueError(f"alpha {alpha} is not above 0: 0.1 is very uneven, 100 nearly even")
+    if not 0 < alpha < float("inf"):
+        raise ValueError(
+            f"alpha {alpha} is not a number above 0: 0.1 is very uneven, 100 nearly even"
+        )
     if minimum * workers > len(labels):
         raise ValueError(
             f"{workers} workers cannot own {minimum} of {len(labels)} samples each: "
             f"use fewer workers or a lower minimum"
         )
     generator = np.random.default_rng(fold(seed, "split"))
-    classes = [np.flatnonzero(labels.numpy() == c) for c in np.unique(labels.numpy())]
+    known = labels.cpu().numpy()
+    classes = [np.flatnonzero(known == c) for c in np.unique(known)]
     for _ in range(_TRIES):
         owned = _deal(classes, workers, alpha, balanced, generator)
         if min(map(len, owned)) >= minimum:

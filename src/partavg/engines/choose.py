@@ -1,5 +1,6 @@
 """Which engine is right for a model: decided by trying, because no rule of thumb is."""
 
+from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter
 from typing import Literal, NamedTuple
 
@@ -11,11 +12,12 @@ from partavg.engines.looped import looped
 from partavg.engines.model import RowModel
 from partavg.engines.vmapped import vmapped
 
+EngineName = Literal["auto", "looped", "vmapped"]
+Rows = tuple[Tensor, Tensor]
+"""Parameters and buffers of some workers."""
+
 _FEW, _MANY = 2, 16  # rows to try a loop and a pass on
 _MOMENT = 0.2  # seconds to spend on timing one engine
-
-
-EngineName = Literal["auto", "looped", "vmapped"]
 
 
 class Choice(NamedTuple):
@@ -30,44 +32,54 @@ class Choice(NamedTuple):
         return looped(model) if self.name == "looped" else vmapped(model, self.chunk)
 
 
-def choose(
-    name: str, chunk: int, model: RowModel, start: tuple[Tensor, Tensor], batch: Batch
-) -> Choice:
+def choose(name: str, chunk: int, model: RowModel, start: Rows, batch: Batch) -> Choice:
     """Take the engine called `name`, or for "auto" the faster one on the first rows of a batch.
 
-    `chunk` is the number of workers in one vmapped pass; 0 leaves it to be chosen too.
+    `chunk` is the number of workers in one vmapped pass; 0 leaves it to be chosen too. Whatever
+    engine is taken was seen to compute the gradients that plain autograd computes.
     """
     workers = len(batch.keys)
-    if name == "looped":
-        return Choice("looped", 1, "as configured")
-    few = min(_FEW, workers)
-    expected = _try(looped(model), start, batch, few)
-    try:
-        found = _try(vmapped(model, few), start, batch, few)
-        problem = None if _agree(expected, found) else "its gradients differ from looped"
-    except (RuntimeError, ValueError, NotImplementedError) as error:
-        problem = str(error).strip().splitlines()[0]
+    few = _rows(start, min(_FEW, workers), apart=0.01)
+    with _exact(few[0].device):
+        expected = _try(looped(model), few, batch)
+        if not _agree(_Trial(*(t[:1] for t in expected)), _Trial(*_reference(model, few, batch))):
+            raise ValueError(
+                "this model's gradients are not those of plain autograd: it cannot be run on "
+                "parameters from outside (does it use torch.utils.checkpoint?)"
+            )
+        if name == "looped":
+            return Choice("looped", 1, "as configured")
+        try:
+            found = _try(vmapped(model, len(few[0])), few, batch)
+            problem = None if _agree(expected, found) else "its gradients differ from looped"
+        except Exception as error:  # whatever it is, looped can do it
+            problem = (str(error).strip() or type(error).__name__).splitlines()[0]
     if name == "vmapped":
         if problem:
             raise ValueError(
                 f"engine vmapped cannot run this model: {problem}; use engine looped or auto"
             )
-        return Choice("vmapped", chunk or workers, "as configured")
+        return Choice("vmapped", min(chunk or workers, workers), "as configured")
     if problem:
         return Choice("looped", 1, f"vmapped cannot run this model: {problem}")
     return _fastest(chunk, model, start, batch)
 
 
-def _fastest(chunk: int, model: RowModel, start: tuple[Tensor, Tensor], batch: Batch) -> Choice:
+def _fastest(chunk: int, model: RowModel, start: Rows, batch: Batch) -> Choice:
     workers = len(batch.keys)
-    loop = _seconds(looped(model), start, batch, min(_FEW, workers))
-    chunks = {min(chunk, workers)} if chunk else {min(_MANY, workers)}
-    passes = {size: _seconds(vmapped(model, size), start, batch, size) for size in chunks}
-    if not chunk and workers > _MANY and passes[_MANY] < loop:
-        passes[workers] = _seconds(vmapped(model, workers), start, batch, workers)
-    best = min(passes, key=passes.__getitem__)
-    times = f"looped {loop * 1e3:.2g} ms, vmapped {passes[best] * 1e3:.2g} ms per worker"
-    if loop <= passes[best]:
+    loop = _seconds(looped(model), _rows(start, min(_FEW, workers)), batch)
+    sizes = [chunk] if chunk else [_MANY, workers]
+    passes: dict[int, float] = {}
+    for size in sorted({min(size, workers) for size in sizes}):
+        if min(passes.values(), default=loop) <= loop:  # a larger pass of a slow engine is slow
+            try:
+                passes[size] = _seconds(vmapped(model, size), _rows(start, size), batch)
+            except RuntimeError:  # out of memory
+                break
+    best = min(passes, key=passes.__getitem__, default=1)
+    fastest = passes.get(best, float("inf"))
+    times = f"looped {loop * 1e3:.2g} ms, vmapped {fastest * 1e3:.2g} ms per worker"
+    if loop <= fastest:
         return Choice("looped", 1, times)
     return Choice("vmapped", best, f"{times} in chunks of {best}")
 
@@ -78,31 +90,53 @@ class _Trial(NamedTuple):
     buffers: Tensor
 
 
-def _try(engine: Engine, start: tuple[Tensor, Tensor], batch: Batch, rows: int) -> _Trial:
-    """Run the engine on the first rows, all at the same start; nothing is changed."""
-    params, buffers = (row.expand(rows, -1).clone() for row in start)
-    some = Batch(*(field[:rows] for field in batch))
-    found = list(engine(params, buffers, some))
-    losses = torch.cat([each.losses for each in found])
-    grads = torch.cat([torch.cat([grad for _, grad in each.pieces], 1) for each in found])
-    return _Trial(losses, grads, buffers)
+def _rows(start: Rows, count: int, apart: float = 0.0) -> Rows:
+    """That many workers, all at the start or a little apart from it, each elsewhere."""
+    params, buffers = (row.expand(count, -1).clone() for row in start)
+    noise = torch.randn(params.shape, generator=torch.Generator().manual_seed(0))
+    return params.add_(noise.to(params), alpha=apart), buffers
+
+
+def _try(engine: Engine, rows: Rows, batch: Batch) -> _Trial:
+    """Run the engine on the first rows of a batch; nothing is changed."""
+    params, buffers = (tensor.clone() for tensor in rows)
+    losses, grads = [], []
+    for found in engine(params, buffers, Batch(*(field[: len(params)] for field in batch))):
+        losses.append(found.losses)
+        grads.append(torch.cat([piece for _, piece in found.pieces], 1))
+    return _Trial(torch.cat(losses), torch.cat(grads), buffers)
+
+
+def _reference(model: RowModel, rows: Rows, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    return model.by_autograd(rows[0][0], rows[1][0], batch)
 
 
 def _agree(one: _Trial, other: _Trial) -> bool:
     """Equal up to rounding, which a deep network in float32 magnifies."""
-    return all((a - b).norm() <= 1e-3 * (a.norm() + 1e-6) for a, b in zip(one, other, strict=True))
+    tolerance = max(1e-3, torch.finfo(one.grads.dtype).eps ** 0.5)
+    return all(
+        bool(torch.where(a == b, 0, a - b).norm() <= tolerance * (b[b.isfinite()].norm() + 1e-6))
+        for a, b in zip(one, other, strict=True)
+    )
 
 
-def _seconds(engine: Engine, start: tuple[Tensor, Tensor], batch: Batch, rows: int) -> float:
+def _exact(device: torch.device) -> AbstractContextManager[None]:
+    """Without the 10-bit products that convolutions on a GPU use by default."""
+    if device.type != "cuda":
+        return nullcontext()
+    return torch.backends.cudnn.flags(enabled=torch.backends.cudnn.enabled, allow_tf32=False)
+
+
+def _seconds(engine: Engine, rows: Rows, batch: Batch) -> float:
     """The shortest time of an iteration, per row, after a warm-up."""
-    params, buffers = (row.expand(rows, -1).clone() for row in start)
-    some = Batch(*(field[:rows] for field in batch))
+    params, buffers = rows
+    some = Batch(*(field[: len(params)] for field in batch))
     times: list[float] = []
     while len(times) < 2 or sum(times[1:]) < _MOMENT:
         began = perf_counter()
-        for _ in engine(params, buffers, some):
-            pass
+        for found in engine(params, buffers, some):
+            list(found.pieces)
         if params.is_cuda:
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(params.device)
         times.append(perf_counter() - began)
-    return min(times[1:]) / rows
+    return min(times[1:]) / len(params)

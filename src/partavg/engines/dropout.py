@@ -29,13 +29,13 @@ class KeyedDropout(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if func in _SPATIAL_AXES:
-            return self._dropout(_SPATIAL_AXES[func], *args, **(kwargs or {}))
+        if func in _DROPOUTS:
+            return self._dropout(func, *args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
     def _dropout(
         self,
-        spatial_axes: int,
+        func: Callable[..., Any],
         input: Tensor,
         p: float = 0.5,
         training: bool = True,
@@ -43,16 +43,17 @@ class KeyedDropout(TorchFunctionMode):
     ) -> Tensor:
         if not training or p == 0:
             return input
-        axes = input.ndim - spatial_axes
-        shape = *input.shape[:axes], *[1] * spatial_axes
+        # Plain dropout draws for every element, the others for every channel of every sample.
+        drawn = input.ndim if func is F.dropout else 1 if input.ndim == _DROPOUTS[func] else 2
+        shape = *input.shape[:drawn], *[1] * (input.ndim - drawn)
         self._key = self._key + _MIX1  # another one for every call; int64 tensors wrap around
         keep = _bits24(self._key, shape) >= round(p * 2**24)
         scaled = keep.to(input.dtype) * (1 / (1 - p) if p < 1 else 0.0)
         return input.mul_(scaled) if inplace else input * scaled
 
 
-_SPATIAL_AXES = {F.dropout: 0, F.dropout1d: 1, F.dropout2d: 2, F.dropout3d: 3}
-"""Axes that share one draw: dropout2d, for example, drops whole channels."""
+_DROPOUTS = {F.dropout: None, F.dropout1d: 2, F.dropout2d: None, F.dropout3d: 4}
+"""How many axes an input has that is one sample without a batch, where torch allows that."""
 
 
 def _bits24(key: Tensor, shape: tuple[int, ...]) -> Tensor:

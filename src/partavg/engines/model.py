@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 
 import torch
 from jaxtyping import Float
@@ -9,6 +10,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from partavg.core.layout import Layout
+from partavg.core.loop import Batch
+from partavg.core.seeds import seeded
 from partavg.engines.dropout import KeyedDropout
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -18,15 +21,21 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 class RowModel:
     """A module whose trainable parameters and buffers come from outside, as flat rows.
 
-    The module given is copied and never changed. Frozen parameters stay inside the copy, shared
-    by all workers. Buffers of any dtype are carried in rows of the parameters' dtype.
+    The module given is copied and never changed. Frozen parameters and buffers that are no part
+    of its state dict stay inside the copy, shared by all workers. All other buffers, of any dtype,
+    are carried in rows of the parameters' dtype. A module given in evaluation mode is trained in
+    training mode; parts of it that are in evaluation mode by themselves stay so.
     """
 
     def __init__(self, module: nn.Module, loss: Loss, device: torch.device) -> None:
         trainable = _trainable(module)
-        self._module = copy.deepcopy(module).to(device).train()
+        self._module = copy.deepcopy(module).to(device)
+        if not module.training:
+            self._module.train()
+        self._probe = _Probe(self._module)
         self._loss = loss
-        buffers = dict(self._module.named_buffers())
+        state = self._module.state_dict().keys()
+        buffers = {k: b for k, b in self._module.named_buffers() if k in state}
         self.params = Layout.of(trainable)
         self.buffers = Layout.of(buffers)
         self.dtype = next(iter(trainable.values())).dtype
@@ -35,16 +44,15 @@ class RowModel:
             if not torch.equal(self._native(name, buffers[name].to(self.dtype)), buffers[name]):
                 raise ValueError(
                     f"buffer {name!r} of {buffers[name].dtype} cannot be carried exactly in "
-                    f"{self.dtype} rows: make it a plain attribute, or the model double()"
+                    f"{self.dtype} rows: register it with persistent=False, or use double()"
                 )
 
     def start(self) -> tuple[Float[Tensor, "d"], Float[Tensor, "b"]]:
         """The parameters and buffers that the module was given with."""
-        device = next(self._module.parameters()).device
         with torch.no_grad():
             params = self.params.flatten(dict(self._module.named_parameters()), self.dtype)
             buffers = self.buffers.flatten(dict(self._module.named_buffers()), self.dtype)
-        return params.to(device), buffers.to(device)
+        return params, buffers
 
     def loss(
         self,
@@ -57,12 +65,37 @@ class RowModel:
         """The loss of one worker on its batch, in training mode, and the buffers after it."""
         # Clones: the backward pass needs the buffers as the forward pass found them.
         native = {name: self._native(name, buffer).clone() for name, buffer in buffers.items()}
+        tensors = {f"module.{name}": value for name, value in {**params, **native}.items()}
         with KeyedDropout(key):
-            outputs = functional_call(self._module, {**params, **native}, (inputs,))
-            return self._loss(outputs, targets), native
+            outputs, after = functional_call(self._probe, tensors, (inputs,))
+            return self._loss(outputs, targets), {name: after[name] for name in native}
 
     def module(self, params: Float[Tensor, "d"], buffers: Float[Tensor, "b"]) -> nn.Module:
-        """A copy of the module that holds one row."""
+        """A copy of the module that holds one row, in evaluation mode."""
+        return self._loaded(params, buffers).eval()
+
+    def by_autograd(
+        self, params: Float[Tensor, "d"], buffers: Float[Tensor, "b"], batch: Batch
+    ) -> tuple[Float[Tensor, "1"], Float[Tensor, "1 d"], Float[Tensor, "1 b"]]:
+        """Loss, gradient and buffers of the batch's first worker, as any training loop has them.
+
+        What the engines must agree with.
+        """
+        module = self._loaded(params, buffers)
+        with seeded(int(batch.keys[0]), params.device), KeyedDropout(batch.keys[0]):
+            loss = self._loss(module(batch.inputs[0]), batch.targets[0])
+            torch.autograd.backward(loss)
+        grads = {
+            name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            for name, parameter in module.named_parameters()
+        }
+        return (
+            loss.detach().view(1),
+            self.params.flatten(grads, self.dtype)[None],
+            self.buffers.flatten(dict(module.named_buffers()), self.dtype)[None],
+        )
+
+    def _loaded(self, params: Tensor, buffers: Tensor) -> nn.Module:
         module = copy.deepcopy(self._module)
         own = dict(module.named_parameters()) | dict(module.named_buffers())
         with torch.no_grad():
@@ -79,28 +112,43 @@ class RowModel:
         return (value if dtype.is_floating_point else value.round()).to(dtype)
 
 
+class _Probe(nn.Module):
+    """Runs a module and also returns its buffers, which it may have changed or replaced."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        return self.module(inputs), dict(self.module.named_buffers())
+
+
 def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters to train, checked: initialized, of one dtype, none a view of another."""
-    trainable: dict[str, nn.Parameter] = {}
-    owners: dict[int, str] = {}
-    for name, parameter in module.named_parameters():
-        if not parameter.requires_grad:
-            continue
+    """The parameters to train, checked: initialized, of one dtype, none in another's memory."""
+    trainable = {k: p for k, p in module.named_parameters() if p.requires_grad}
+    if not trainable:
+        raise ValueError("the model has no trainable parameters: nothing to train or average")
+    first = next(iter(trainable.values()))
+    for name, parameter in trainable.items():
         if isinstance(parameter, nn.parameter.UninitializedParameter):
             raise ValueError(f"parameter {name!r} has no shape yet: call the model on a batch once")
-        first = next(iter(trainable.values()), parameter)
         if parameter.dtype != first.dtype:
             raise ValueError(
                 f"parameter {name!r} is {parameter.dtype}, others are {first.dtype}: "
                 f"rows hold one dtype; convert the model with .float()"
             )
-        owner = owners.setdefault(parameter.untyped_storage().data_ptr(), name)
-        if owner != name:
+    memory = sorted((*_extent(p), name) for name, p in trainable.items() if p.numel())
+    for (_, stop, one), (start, _, other) in pairwise(memory):
+        if start < stop:
             raise ValueError(
-                f"parameters {owner!r} and {name!r} share memory but are two parameters, so "
+                f"parameters {one!r} and {other!r} share memory but are two parameters, so "
                 f"workers would untie them: tie them by assigning the same nn.Parameter"
             )
-        trainable[name] = parameter
-    if not trainable:
-        raise ValueError("the model has no trainable parameters: nothing to train or average")
     return trainable
+
+
+def _extent(tensor: Tensor) -> tuple[int, int]:
+    """The addresses of a tensor's first byte and of the one after its last."""
+    last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    start = tensor.data_ptr()
+    return start, start + (last + 1) * tensor.element_size()

@@ -15,6 +15,8 @@ def mlp(
     batch_norm: bool = False,
 ) -> nn.Module:
     """Linear layers with ReLU between them; no hidden layer gives logistic regression."""
+    if min(hidden, default=1) < 1:
+        raise ValueError(f"a hidden layer of width {min(hidden)} is no layer: use 1 or more")
     layers: list[nn.Module] = [nn.Flatten()]
     widths = (prod(shape), *hidden)
     for inputs, outputs in pairwise(widths):

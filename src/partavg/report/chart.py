@@ -75,7 +75,8 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
     power = 10.0 ** floor(log10(rough))
     step = next(unit * power for unit in (1, 2, 5, 10) if unit * power >= rough * 0.999)
     first, last = floor(low / step + 1e-9), ceil(high / step - 1e-9)
-    return [round(index * step, 12) for index in range(first, last + 1)]
+    digits = 12 - floor(log10(step))  # relative to the step, which may be tiny
+    return [round(index * step, digits) for index in range(first, last + 1)]
 
 
 def thinned(points: Sequence[Point]) -> Sequence[Point]:
