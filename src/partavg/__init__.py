@@ -21,9 +21,9 @@ from partavg.core.partition import (
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver, Sync
 from partavg.data.split import dirichlet, iid
-from partavg.engines.looped import looped
+from partavg.engines.looped import Looped
 from partavg.engines.model import RowModel
-from partavg.engines.vmapped import vmapped
+from partavg.engines.vmapped import Vmapped
 from partavg.evaluate import Evaluation, evaluate
 from partavg.solvers.sgd import SGD
 
@@ -36,6 +36,7 @@ __all__ = [
     "Evaluation",
     "Gradients",
     "Layout",
+    "Looped",
     "Partition",
     "Plan",
     "Record",
@@ -45,6 +46,7 @@ __all__ = [
     "Solver",
     "Span",
     "Sync",
+    "Vmapped",
     "Workers",
     "blocks",
     "by_channel",
@@ -55,9 +57,7 @@ __all__ = [
     "discrepancy",
     "evaluate",
     "iid",
-    "looped",
     "per_part",
     "train",
-    "vmapped",
     "whole",
 ]

@@ -7,6 +7,7 @@ from torch.utils.checkpoint import checkpoint
 from partavg.core.loop import Batch, Engine
 from partavg.engines import choose as choosing
 from partavg.engines.choose import choose
+from partavg.engines.looped import Looped
 from partavg.engines.model import RowModel
 from partavg.models import mlp
 
@@ -111,10 +112,26 @@ class Masked(nn.Module):
         return self.layer(x) + self.mask.clamp(-5)
 
 
-@pytest.mark.parametrize("name", ["auto", "looped", "vmapped"])
-def test_a_model_whose_gradients_would_be_wrong_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="gradients are not those of plain autograd"):
-        choose(name, 0, *case(Checkpointed(), 4))
+def test_activation_checkpointing_works_in_a_loop() -> None:
+    """Where the backward pass finds the parameters that the forward pass used."""
+    module = Checkpointed()
+    choice = choose("auto", 0, *case(module, 4))
+    assert choice.name == "looped"
+    assert "vmapped cannot run this model" in choice.reason
+    model, (params, buffers), batch = case(module, 4)
+    rows = params + torch.arange(4)[:, None] / 10
+    found = list(Looped(model)(rows, buffers.expand(4, -1), batch))
+    plain, _, _ = case(module.layers, 4)
+    expected = list(Looped(plain)(rows, buffers.expand(4, -1), batch))
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(next(iter(ours.pieces))[1], next(iter(theirs.pieces))[1])
+
+
+def test_dropout_inside_activation_checkpointing_is_refused() -> None:
+    module = Checkpointed()
+    module.layers.append(nn.Dropout(0.5))
+    with pytest.raises(ValueError, match="dropout is computed again in the backward pass"):
+        choose("auto", 0, *case(module, 4))
 
 
 @pytest.mark.parametrize(

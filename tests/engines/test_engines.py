@@ -9,9 +9,9 @@ from torch.nn import functional as F
 
 from partavg.core.loop import Batch, Engine
 from partavg.engines.dropout import KeyedDropout
-from partavg.engines.looped import looped
+from partavg.engines.looped import Looped
 from partavg.engines.model import RowModel
-from partavg.engines.vmapped import vmapped
+from partavg.engines.vmapped import Vmapped
 from partavg.models import MODELS, cnn, mlp, resnet20
 
 CPU = torch.device("cpu")
@@ -126,10 +126,10 @@ def run(engine: Engine, params: Tensor, buffers: Tensor, batch: Batch) -> list[T
 
 
 def assert_engines_agree(model: RowModel, params: Tensor, buffers: Tensor, batch: Batch) -> None:
-    expected = run(looped(model), params, buffers, batch)
+    expected = run(Looped(model), params, buffers, batch)
     for chunk in (1, 2, 5, 99):
         for ours, theirs in zip(
-            run(vmapped(model, chunk), params, buffers, batch), expected, strict=True
+            run(Vmapped(model, chunk), params, buffers, batch), expected, strict=True
         ):
             torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
 
@@ -150,7 +150,7 @@ def test_vmapped_equals_looped_on_users_modules(name: str) -> None:
 def test_looped_equals_plain_autograd(name: str) -> None:
     module = user_models()[name]
     model, params, buffers, batch = problem(module, (5,))
-    losses, grads, after = run(looped(model), params, buffers, batch)
+    losses, grads, after = run(Looped(model), params, buffers, batch)
     for row in range(len(params)):
         plain = model.module(params[row], buffers[row]).train()
         for _ in range(2):
@@ -172,14 +172,14 @@ def test_large_gradients_are_handed_over_one_by_one(monkeypatch: pytest.MonkeyPa
     """Also when autograd gives two parameters the same tensor: a solver may use each up."""
     for name, module in user_models().items():
         case = problem(module, (5,))
-        expected = run(looped(case[0]), *case[1:])
+        expected = run(Looped(case[0]), *case[1:])
         with monkeypatch.context() as patch:
             for most in (0, 20):
-                patch.setattr("partavg.engines.chunked._MOST_ON_CPU", most)
-                for engine in (looped(case[0]), vmapped(case[0], 2)):
+                patch.setattr("partavg.engines.pieces._MOST_ON_CPU", most)
+                for engine in (Looped(case[0]), Vmapped(case[0], 2)):
                     for ours, theirs in zip(run(engine, *case[1:]), expected, strict=True):
                         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12, msg=name)
-            pieces = list(next(looped(case[0])(case[1], case[2].clone(), case[3])).pieces)
+            pieces = list(next(Looped(case[0])(case[1], case[2].clone(), case[3])).pieces)
             assert len({grad.data_ptr() for _, grad in pieces}) == len(pieces)
 
 
@@ -187,13 +187,13 @@ def test_dropout_depends_on_the_key_and_nothing_else() -> None:
     model, params, buffers, batch = problem(user_models()["dropout"], (5,), workers=4)
     params = params[:1].repeat(4, 1)
     batch = Batch(batch.inputs[:1].repeat(4, 1, 1), batch.targets[:1].repeat(4, 1), batch.keys)
-    losses, *_ = run(looped(model), params, buffers, batch)
+    losses, *_ = run(Looped(model), params, buffers, batch)
     assert len(losses.unique()) == 4, "different keys drop different units"
     same = batch._replace(keys=torch.full((4,), 7))
-    losses, *_ = run(looped(model), params, buffers, same)
+    losses, *_ = run(Looped(model), params, buffers, same)
     assert len(losses.unique()) == 1
     torch.manual_seed(123)
-    again, *_ = run(looped(model), params, buffers, same)
+    again, *_ = run(Looped(model), params, buffers, same)
     assert torch.equal(losses, again), "the global generator plays no part"
 
 
@@ -238,7 +238,7 @@ def test_dropout_drops_the_right_share_and_scales_the_rest(p: float, inplace: bo
     model = RowModel(Net(), lambda outputs, _: outputs.sum(), CPU)
     params, buffers = (row[None] for row in model.start())
     batch = Batch(torch.ones(1, 1, 100_000), torch.zeros(1, 1), torch.tensor([3]))
-    (found,) = looped(model)(params, buffers, batch)
+    (found,) = Looped(model)(params, buffers, batch)
     ((_, mask),) = found.pieces
     assert (mask == 0).float().mean() == pytest.approx(p, abs=0.01)
     kept = mask[mask != 0]
@@ -257,7 +257,7 @@ def test_masks_of_neighboring_calls_and_keys_are_independent() -> None:
     model = RowModel(Net(), lambda outputs, _: outputs.sum(), CPU)
     params, buffers = (row.repeat(2, 1) for row in model.start())
     batch = Batch(torch.ones(2, 1, 50_000), torch.zeros(2, 1), torch.tensor([3, 4]))
-    masks = [m.view(2, -1) / 2 for f in looped(model)(params, buffers, batch) for _, m in f.pieces]
+    masks = [m.view(2, -1) / 2 for f in Looped(model)(params, buffers, batch) for _, m in f.pieces]
     flat = torch.cat(masks)
     for one in range(4):
         for other in range(one):
@@ -274,7 +274,7 @@ def test_other_random_layers_repeat_with_the_key() -> None:
             return super().forward(x + torch.randn_like(x))
 
     case = problem(Noise(5, 3), (5,))
-    for make in (looped, lambda model: vmapped(model, 2)):
+    for make in (Looped, lambda model: Vmapped(model, 2)):
         state = torch.get_rng_state()
         first = run(make(case[0]), *case[1:])
         assert torch.equal(torch.get_rng_state(), state), "the caller's generator is left alone"
@@ -287,7 +287,7 @@ def test_the_users_module_is_left_alone() -> None:
     module = mlp((5,), 3, batch_norm=True, dropout=0.2).eval()
     before = copy.deepcopy(module.state_dict())
     case = problem(module, (5,))
-    run(vmapped(case[0], 5), *case[1:])
+    run(Vmapped(case[0], 5), *case[1:])
     assert not module.training
     assert all(torch.equal(before[k], v) for k, v in module.state_dict().items())
 
@@ -297,7 +297,7 @@ def test_parts_in_evaluation_mode_stay_so() -> None:
     module = mlp((5,), 3, hidden=(4,), batch_norm=True)
     module[2].eval().requires_grad_(False)
     model, params, buffers, batch = problem(module, (5,))
-    assert torch.equal(run(looped(model), params, buffers, batch)[2], buffers)
+    assert torch.equal(run(Looped(model), params, buffers, batch)[2], buffers)
 
 
 def test_disjoint_pieces_of_one_memory_are_no_ties() -> None:
@@ -359,4 +359,4 @@ def test_models_that_cannot_work_are_refused(make, sentence: str) -> None:
 def test_a_chunk_of_nothing_is_refused() -> None:
     model, *_ = problem(cnn((1, 8, 8), 3, width=4), (1, 8, 8))
     with pytest.raises(ValueError, match="chunk 0 is below 1"):
-        vmapped(model, 0)
+        Vmapped(model, 0)

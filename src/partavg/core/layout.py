@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from math import prod
 
@@ -10,7 +11,7 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Layout:
     """Where each named tensor lies in the columns of a flat vector.
 
@@ -29,17 +30,17 @@ class Layout:
         """Lay the tensors out one after another, in the order given."""
         return cls(tuple(tensors), tuple(tuple(t.shape) for t in tensors.values()))
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Number of columns of each tensor."""
         return tuple(prod(shape) for shape in self.shapes)
 
-    @property
+    @cached_property
     def starts(self) -> tuple[int, ...]:
         """First column of each tensor."""
         return tuple(accumulate(self.sizes, initial=0))[:-1]
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Number of columns of all tensors together."""
         return sum(self.sizes)

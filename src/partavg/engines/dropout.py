@@ -1,11 +1,13 @@
 """Dropout that depends on the worker and the step, and not on the engine."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
 _GOLDEN, _MIX1, _MIX2 = -7046029254386353131, -4658895280553007687, -7723592293110705685
@@ -50,6 +52,25 @@ class KeyedDropout(TorchFunctionMode):
         keep = _bits24(self._key, shape) >= round(p * 2**24)
         scaled = keep.to(input.dtype) * (1 / (1 - p) if p < 1 else 0.0)
         return input.mul_(scaled) if inplace else input * scaled
+
+
+@contextmanager
+def refused(module: nn.Module) -> Iterator[None]:
+    """Refuse dropout for a while: in the backward pass a mask cannot be drawn again as it was."""
+
+    def refuse(*_: object) -> None:
+        raise ValueError(
+            "dropout is computed again in the backward pass, with another mask: "
+            "use activation checkpointing only around layers without dropout"
+        )
+
+    layers = [layer for layer in module.modules() if isinstance(layer, _DropoutNd)]
+    handles = [layer.register_forward_pre_hook(refuse) for layer in layers]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 _DROPOUTS = {F.dropout: None, F.dropout1d: 2, F.dropout2d: None, F.dropout3d: 4}

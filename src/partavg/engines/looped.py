@@ -1,23 +1,39 @@
 """One worker after another: the reference, and right for large models on a CPU."""
 
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from partavg.engines.chunked import Chunked
+from partavg.core.loop import Batch, Gradients
+from partavg.core.seeds import seeded
+from partavg.engines import dropout
+from partavg.engines.dropout import KeyedDropout
 from partavg.engines.model import RowModel
+from partavg.engines.pieces import pieces
 
 
-def looped(model: RowModel) -> Chunked:
-    """An engine that computes each worker's gradient in turn."""
+class Looped:
+    """Computes each worker's gradient in turn, as any training loop does."""
 
-    def loss(
-        params: dict[str, Tensor], buffers: dict[str, Tensor], *batch: Tensor
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        # Squeezing is free, forward and backward; selecting row 0 would copy every gradient.
-        value, after = model.loss(
-            {name: tensor.squeeze(0) for name, tensor in params.items()},
-            {name: tensor.squeeze(0) for name, tensor in buffers.items()},
-            *(tensor.squeeze(0) for tensor in batch),
-        )
-        return value.unsqueeze(0), {k: v.unsqueeze(0) for k, v in after.items()}
+    def __init__(self, model: RowModel) -> None:
+        self._model = model
 
-    return Chunked(model, loss, chunk=1)
+    def __call__(
+        self, params: Float[Tensor, "m d"], buffers: Float[Tensor, "m b"], batch: Batch
+    ) -> Iterator[Gradients]:
+        """Yield the gradients of all rows in order; update `buffers` in place."""
+        model, seeds = self._model, batch.keys.tolist()
+        for row, (inputs, targets, key) in enumerate(zip(*batch, strict=True)):
+            with model.holding(params[row], buffers[row]) as (module, parameters):
+                # The seed is for layers that are random but not by dropout.
+                with seeded(seeds[row], params.device), KeyedDropout(key):
+                    loss = model.criterion(module(inputs), targets)
+                with dropout.refused(module):
+                    grads = torch.autograd.grad(
+                        loss, parameters, allow_unused=True, materialize_grads=True
+                    )
+            rows, found = slice(row, row + 1), [grad[None] for grad in grads]
+            del grads
+            yield Gradients(rows, loss.detach().view(1), pieces(found, model.params))

@@ -1,7 +1,8 @@
 """An ordinary nn.Module and a loss, as a function of rows of parameters and buffers."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import pairwise
 
 import torch
@@ -10,8 +11,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from partavg.core.layout import Layout
-from partavg.core.loop import Batch
-from partavg.core.seeds import seeded
 from partavg.engines.dropout import KeyedDropout
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -33,13 +32,20 @@ class RowModel:
         if not module.training:
             self._module.train()
         self._probe = _Probe(self._module)
-        self._loss = loss
+        self.criterion = loss
         state = self._module.state_dict().keys()
         buffers = {k: b for k, b in self._module.named_buffers() if k in state}
         self.params = Layout.of(trainable)
         self.buffers = Layout.of(buffers)
         self.dtype = next(iter(trainable.values())).dtype
         self._foreign = {k: b.dtype for k, b in buffers.items() if b.dtype != self.dtype}
+        own = dict(self._module.named_parameters())
+        self._parameters = [own[name] for name in trainable]
+        with torch.no_grad():
+            self._start = (
+                self.params.flatten(own, self.dtype),
+                self.buffers.flatten(buffers, self.dtype),
+            )
         for name in self._foreign:
             if not torch.equal(self._native(name, buffers[name].to(self.dtype)), buffers[name]):
                 raise ValueError(
@@ -49,10 +55,27 @@ class RowModel:
 
     def start(self) -> tuple[Float[Tensor, "d"], Float[Tensor, "b"]]:
         """The parameters and buffers that the module was given with."""
-        with torch.no_grad():
-            params = self.params.flatten(dict(self._module.named_parameters()), self.dtype)
-            buffers = self.buffers.flatten(dict(self._module.named_buffers()), self.dtype)
-        return params, buffers
+        params, buffers = self._start
+        return params.clone(), buffers.clone()
+
+    @contextmanager
+    def holding(
+        self, params: Float[Tensor, "d"], buffers: Float[Tensor, "b"]
+    ) -> Iterator[tuple[nn.Module, list[nn.Parameter]]]:
+        """The module with one row inside, and its parameters to train; for one row at a time.
+
+        The parameters lie in the row's own memory. The buffers go in and come back.
+        """
+        for parameter, view in zip(
+            self._parameters, self.params.views(params).values(), strict=True
+        ):
+            parameter.data = view
+        views = self.buffers.views(buffers)
+        _assign(self._module, {name: self._native(name, view) for name, view in views.items()})
+        yield self._module, self._parameters
+        after = dict(self._module.named_buffers())
+        for name, view in views.items():
+            view.copy_(after[name])
 
     def loss(
         self,
@@ -68,48 +91,25 @@ class RowModel:
         tensors = {f"module.{name}": value for name, value in {**params, **native}.items()}
         with KeyedDropout(key):
             outputs, after = functional_call(self._probe, tensors, (inputs,))
-            return self._loss(outputs, targets), {name: after[name] for name in native}
+            return self.criterion(outputs, targets), {name: after[name] for name in native}
 
     def module(self, params: Float[Tensor, "d"], buffers: Float[Tensor, "b"]) -> nn.Module:
         """A copy of the module that holds one row, in evaluation mode."""
-        return self._loaded(params, buffers).eval()
-
-    def by_autograd(
-        self, params: Float[Tensor, "d"], buffers: Float[Tensor, "b"], batch: Batch
-    ) -> tuple[Float[Tensor, "1"], Float[Tensor, "1 d"], Float[Tensor, "1 b"]]:
-        """Loss, gradient and buffers of the batch's first worker, as any training loop has them.
-
-        What the engines must agree with.
-        """
-        module = self._loaded(params, buffers)
-        with seeded(int(batch.keys[0]), params.device), KeyedDropout(batch.keys[0]):
-            loss = self._loss(module(batch.inputs[0]), batch.targets[0])
-            torch.autograd.backward(loss)
-        grads = {
-            name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            for name, parameter in module.named_parameters()
-        }
-        return (
-            loss.detach().view(1),
-            self.params.flatten(grads, self.dtype)[None],
-            self.buffers.flatten(dict(module.named_buffers()), self.dtype)[None],
-        )
-
-    def _loaded(self, params: Tensor, buffers: Tensor) -> nn.Module:
-        module = copy.deepcopy(self._module)
-        own = dict(module.named_parameters()) | dict(module.named_buffers())
-        with torch.no_grad():
-            for name, value in self.params.views(params).items():
-                own[name].copy_(value)
-            for name, value in self.buffers.views(buffers).items():
-                own[name].copy_(self._native(name, value))
-        return module
+        with torch.no_grad(), self.holding(params, buffers.clone()) as (module, _):
+            return copy.deepcopy(module).eval()
 
     def _native(self, name: str, value: Tensor) -> Tensor:
         dtype = self._foreign.get(name)
         if dtype is None:
             return value
         return (value if dtype.is_floating_point else value.round()).to(dtype)
+
+
+def _assign(module: nn.Module, buffers: Mapping[str, Tensor]) -> None:
+    """Give a module other buffers: clones, which it may change."""
+    for name, value in buffers.items():
+        owner, _, key = name.rpartition(".")
+        module.get_submodule(owner)._buffers[key] = value.clone()
 
 
 class _Probe(nn.Module):
