@@ -39,22 +39,24 @@ def exchange_(
     """
     parts = [(params[:, a:b], {k: v[:, a:b] for k, v in state.items()}) for a, b in spans]
     statistics = [buffers[:, a:b] for a, b in buffer_spans]
-    sums = [weights @ solver.encode(rows, memory, sync) for rows, memory in parts]
-    sums += [weights @ rows for rows in statistics]
-    message = torch.cat(sums)
-    totals = torch.split(reduce(message), [len(total) for total in sums])
+    encoded = [solver.encode(rows, memory, sync) for rows, memory in parts] + statistics
+    lengths = [rows.shape[1] for rows in encoded]
+    message = params.new_empty(1, sum(lengths))
+    for rows, piece in zip(encoded, torch.split(message, lengths, 1), strict=True):
+        torch.mm(weights[None], rows, out=piece)  # on a CPU in half the time of weights @ rows
+    totals = torch.split(reduce(message[0]), lengths)
     for (rows, memory), total in zip(parts, totals, strict=False):
         solver.decode_(rows, total, memory, sync)
     for rows, total in zip(statistics, totals[len(parts) :], strict=True):
         rows.copy_(total)
-    return len(message)
+    return sum(lengths)
 
 
 def consensus(
     rows: Float[Tensor, "m d"], weights: Float[Tensor, "m"], reduce: Reduce = alone
 ) -> Float[Tensor, "d"]:
     """The averaged model u = Σ p_i x_i."""
-    return reduce(weights @ rows)
+    return reduce((weights[None] @ rows)[0])
 
 
 def discrepancy(

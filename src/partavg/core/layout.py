@@ -47,8 +47,7 @@ class Layout:
 
     def flatten(self, tensors: Mapping[str, Tensor], dtype: torch.dtype) -> Shaped[Tensor, "d"]:
         """Copy the tensors into one new flat vector."""
-        device = next(iter(tensors.values())).device if tensors else None
-        flat = torch.empty(self.size, dtype=dtype, device=device)
+        flat = torch.empty(self.size, dtype=dtype)
         for name, view in self.views(flat).items():
             view.copy_(tensors[name])
         return flat

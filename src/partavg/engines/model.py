@@ -43,8 +43,8 @@ class RowModel:
         self._parameters = [own[name] for name in trainable]
         with torch.no_grad():
             self._start = (
-                self.params.flatten(own, self.dtype),
-                self.buffers.flatten(buffers, self.dtype),
+                self.params.flatten(own, self.dtype).to(device),
+                self.buffers.flatten(buffers, self.dtype).to(device),
             )
         for name in self._foreign:
             if not torch.equal(self._native(name, buffers[name].to(self.dtype)), buffers[name]):
