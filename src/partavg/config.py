@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 from annotated_types import Ge, Gt
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -20,7 +20,6 @@ from partavg.engines.choose import EngineName
 from partavg.models import MODELS
 from partavg.solvers import SOLVERS
 
-T = TypeVar("T")
 _FINITE = ConfigDict(allow_inf_nan=False)
 Table = Mapping[str, Any]
 
@@ -120,7 +119,13 @@ def parse(table: Table) -> Config:
     """Turn nested tables into a Config; any mistake is a ValueError of one sentence."""
     hints = get_type_hints(Config)
     _check_keys(table, hints, "")
-    sections = {name: _section(table.get(name, {}), hints[name], name) for name in hints}
+    sections: dict[str, Any] = {}
+    for name, cls in hints.items():
+        values = table.get(name, {})
+        if not isinstance(values, Mapping):
+            raise ValueError(f"{name} = {values!r} is not a section: write [{name}], keys below it")
+        component = cls is Component
+        sections[name] = _component(values, name) if component else _section(values, cls, name)
     config = Config(**sections)
     _check_name("averaging.partition", config.averaging.partition, PARTITIONS)
     if config.averaging.parts is None:
@@ -156,12 +161,7 @@ def build(kind: str, component: Component, *arguments: Any) -> Any:
     return registry[component.name](*arguments, **component.options)
 
 
-def _section(table: Any, cls: type[T], name: str) -> T:
-    if not isinstance(table, Mapping):
-        raise ValueError(f"{name} = {table!r} is not a section: write [{name}] and keys below it")
-    if cls is Component:
-        return _component(table, name)  # type: ignore[return-value]
-    assert is_dataclass(cls)
+def _section(table: Table, cls: type, name: str) -> Any:
     hints = get_type_hints(cls, include_extras=True)
     _check_keys(table, hints, f"{name}.")
     return cls(**{key: _value(hints[key], v, f"{name}.{key}") for key, v in table.items()})

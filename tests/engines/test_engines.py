@@ -57,6 +57,14 @@ class Moving(nn.Module):
         return self.layer(x - self.mean)
 
 
+class Followed(Moving):
+    """Replaces its buffer by one that autograd follows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean = 0.9 * self.mean + 0.1 * self.layer.bias.sum() * x.mean(0)
+        return self.layer(x - self.mean.detach())
+
+
 class Empty(nn.Linear):
     """Has a parameter without elements."""
 
@@ -93,6 +101,7 @@ def user_models() -> dict[str, nn.Module]:
             nn.Linear(20, 3),
         ),
         "reassigned buffer": Moving(),
+        "followed buffer": Followed(),
         "empty parameter": Empty(5, 3),
         "group norm": nn.Sequential(nn.Linear(5, 6), nn.GroupNorm(2, 6), nn.Linear(6, 3)),
         "embedding": nn.Sequential(nn.Linear(5, 6), nn.LayerNorm(6), nn.GELU(), nn.Linear(6, 3)),
@@ -306,6 +315,30 @@ def test_disjoint_pieces_of_one_memory_are_no_ties() -> None:
     module = nn.Module()
     module.one, module.two = nn.Parameter(memory[:3]), nn.Parameter(memory[3:])
     assert RowModel(module, F.cross_entropy, CPU).params.size == 6
+
+
+def test_a_buffer_in_two_places_stays_one() -> None:
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.reader = nn.Linear(5, 3), nn.Identity()
+            self.register_buffer("count", torch.zeros(1))
+            self.reader.register_buffer("seen", self.count)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.count.add_(1)
+            return self.layer(x) * self.reader.seen
+
+    torch.manual_seed(0)
+    model = RowModel(Pair(), F.cross_entropy, CPU)
+    params, buffers = (row[None] for row in model.start())
+    batch = Batch(torch.randn(1, 4, 5), torch.zeros(1, 4, dtype=torch.long), torch.zeros(1).long())
+    losses = [next(iter(Looped(model)(params, buffers, batch))).losses.item() for _ in range(2)]
+    assert buffers.tolist() == [[2.0]]
+    outputs = model.module(params[0], torch.zeros(1)).layer(batch.inputs[0])
+    for times, loss in enumerate(losses, 1):
+        expected = F.cross_entropy(times * outputs, batch.targets[0])
+        assert loss == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_row_model_round_trip() -> None:

@@ -41,6 +41,7 @@ class RowModel:
         self._foreign = {k: b.dtype for k, b in buffers.items() if b.dtype != self.dtype}
         own = dict(self._module.named_parameters())
         self._parameters = [own[name] for name in trainable]
+        self._homes = {name: _homes(self._module, buffer) for name, buffer in buffers.items()}
         with torch.no_grad():
             self._start = (
                 self.params.flatten(own, self.dtype).to(device),
@@ -71,11 +72,14 @@ class RowModel:
         ):
             parameter.data = view
         views = self.buffers.views(buffers)
-        _assign(self._module, {name: self._native(name, view) for name, view in views.items()})
+        for name, view in views.items():
+            value = self._native(name, view).clone()
+            for home, key in self._homes[name]:
+                home[key] = value
         yield self._module, self._parameters
         after = dict(self._module.named_buffers())
         for name, view in views.items():
-            view.copy_(after[name])
+            view.copy_(after[name].detach())
 
     def loss(
         self,
@@ -105,11 +109,14 @@ class RowModel:
         return (value if dtype.is_floating_point else value.round()).to(dtype)
 
 
-def _assign(module: nn.Module, buffers: Mapping[str, Tensor]) -> None:
-    """Give a module other buffers: clones, which it may change."""
-    for name, value in buffers.items():
-        owner, _, key = name.rpartition(".")
-        module.get_submodule(owner)._buffers[key] = value.clone()
+def _homes(module: nn.Module, buffer: Tensor) -> list[tuple[dict[str, Tensor | None], str]]:
+    """All places in a module where a buffer stands."""
+    return [
+        (part._buffers, key)
+        for part in module.modules()
+        for key, value in part._buffers.items()
+        if value is buffer
+    ]
 
 
 class _Probe(nn.Module):

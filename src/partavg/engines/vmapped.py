@@ -49,5 +49,5 @@ class Vmapped:
             losses.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True
         )
         for name, buffer in after.items():
-            before[name].copy_(buffer)
+            before[name].copy_(buffer.detach())
         return losses.detach(), list(grads)
