@@ -164,7 +164,7 @@ def wait_for_rows(metrics: Path, count: int, process: subprocess.Popen[str]) -> 
         time.sleep(0.002)
 
 
-LONG = ("--set", "training.steps=150", "--set", "checkpoints.every=7")
+LONG = ("--set", "training.steps=400", "--set", "checkpoints.every=7")
 
 
 @pytest.fixture(scope="module")
@@ -272,7 +272,7 @@ def test_an_interrupted_comparison_goes_on(recipe: Path, tmp_path: Path) -> None
     refused = partavg(*arguments, *other, cwd=tmp_path, code=2)
     assert "was started with another training.lr" in refused.stderr
     more = partavg(*arguments[:-1], "2-parts,periodic,partial", *other[:3], cwd=tmp_path)
-    assert "2-parts: step 150/150" in more.stdout
+    assert "2-parts: step 400/400" in more.stdout
     assert "periodic: step" not in more.stdout, "what is finished is not run again"
 
 
