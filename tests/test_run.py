@@ -105,8 +105,9 @@ def test_a_damaged_checkpoint_costs_steps_but_not_the_result(tmp_path: Path) -> 
 
 def test_resuming_before_the_first_checkpoint_starts_again(tmp_path: Path) -> None:
     expected = finish(tasks.run(tmp_path / "whole"))
-    tasks.run(tmp_path / "broken")
+    tasks.run(tmp_path / "broken").folder.environment_path.unlink()
     assert finish(tasks.run(tmp_path / "broken", resume=True)) == expected
+    assert (tmp_path / "broken" / "environment.json").exists()
     assert finish(tasks.run(tmp_path / "new", resume=True)) == expected, "nothing there: start"
 
 

@@ -94,6 +94,10 @@ class RunFolder:
         for path in (*old, *self.checkpoints.glob("step-*.pt")):
             path.unlink(missing_ok=True)
         write_text(self.config_path, dump(config))
+        self.write_environment(config, reason)
+
+    def write_environment(self, config: Config, reason: str) -> None:
+        """Write down what makes the numbers."""
         write_json(self.environment_path, environment(config, reason))
 
     def check_metrics(self, length: int) -> None:

@@ -55,6 +55,8 @@ class Run:
         self._seconds = 0.0
         if resuming:
             self._restore()
+            if not folder.environment_path.exists():  # killed right after the config was written
+                folder.write_environment(self.config, engine.reason)
         else:
             folder.write_start(self.config, engine.reason)
 
