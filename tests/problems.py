@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from partavg.core.layout import Layout
-from partavg.core.loop import Batch, Gradients, Plan, Workers
+from partavg.core.loop import Batch, Gradients, Plan
 from partavg.core.partition import PARTITIONS
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
+from partavg.core.workers import Workers
 
 LAYOUT = Layout(
     ("one.weight", "one.bias", "two.weight", "two.bias", "three.weight", "three.bias"),

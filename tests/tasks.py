@@ -4,9 +4,10 @@ from pathlib import Path
 
 import torch
 
-from partavg.config import Config, parse
+from partavg.config import Config
 from partavg.data.dataset import Dataset, Samples
 from partavg.folder import RunFolder
+from partavg.recipe import Recipe
 from partavg.run import Run
 
 TINY = {
@@ -15,18 +16,24 @@ TINY = {
     "training": {"workers": 4, "batch": 5, "steps": 12, "lr": 0.1},
     "solver": {"momentum": 0.9, "weight_decay": 1e-3, "decay": "kernels"},
     "averaging": {"interval": 4},
-    "metrics": {"evaluate_every": 5},
+    "metrics": {"evaluate_every": 5, "discrepancy_every": 1},
     "checkpoints": {"every": 3},
     "engine": {"name": "vmapped"},
 }
 
 
-def config(**sections: dict) -> Config:
-    """TINY with some keys changed."""
+def recipe(**sections: dict) -> Recipe:
+    """TINY with some keys changed, as a recipe."""
     table = {name: dict(values) for name, values in TINY.items()}
     for name, values in sections.items():
         table.setdefault(name, {}).update(values)
-    return parse(table)
+        table[name] = {key: value for key, value in table[name].items() if value is not None}
+    return Recipe("tiny", table, {})
+
+
+def config(**sections: dict) -> Config:
+    """TINY with some keys changed."""
+    return recipe(**sections).config()
 
 
 def data() -> Dataset:

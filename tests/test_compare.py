@@ -10,8 +10,8 @@ from partavg.report.page import write_report
 
 
 def test_a_plan_has_every_scheme_with_every_seed(tmp_path: Path) -> None:
-    config = tasks.config(averaging={"interval": 12})
-    entries = plan(config, ["periodic", "partial", "synchronous", "4-parts"], 2, tmp_path)
+    recipe = tasks.recipe(averaging={"interval": 12})
+    entries = plan(recipe, ["periodic", "partial", "synchronous", "4-parts"], 2, tmp_path)
     seen = [
         (e.scheme, e.seed, e.config.averaging.interval, e.config.averaging.parts) for e in entries
     ]
@@ -36,11 +36,12 @@ def test_a_plan_has_every_scheme_with_every_seed(tmp_path: Path) -> None:
 )
 def test_bad_plans_are_refused(tmp_path: Path, schemes, seeds: int, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        plan(tasks.config(), schemes, seeds, tmp_path)
+        plan(tasks.recipe(), schemes, seeds, tmp_path)
 
 
 def result(scheme: str, *values: tuple[float, float]) -> Result:
-    return Result(scheme, tuple({"accuracy": a, "peak_discrepancy": d} for a, d in values))
+    usual = {"scale": 1.0, "bytes": 100}
+    return Result(scheme, tuple({"accuracy": a, "peak_discrepancy": d, **usual} for a, d in values))
 
 
 def test_the_sentence_says_what_was_seen() -> None:
@@ -83,7 +84,7 @@ def test_numbers_in_tables() -> None:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> list[Entry]:
     out = tmp_path_factory.mktemp("comparison")
-    entries = plan(tasks.config(), ["periodic", "partial"], 2, out)
+    entries = plan(tasks.recipe(), ["periodic", "partial"], 2, out)
     for entry in entries:
         run = tasks.Run(entry.config, tasks.data(), entry.folder, resume=False, force=False)
         for _ in run:

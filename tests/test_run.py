@@ -6,9 +6,10 @@ import pytest
 import torch
 from tests import tasks
 
-from partavg import checkpoint
-from partavg.config import load
-from partavg.run import Diverged, Run, check
+from partavg import build, checkpoint
+from partavg.build import check
+from partavg.config import parse, read
+from partavg.run import Diverged, Run
 
 
 def finish(run: Run) -> dict[str, bytes]:
@@ -55,7 +56,7 @@ def test_a_run_folder_holds_everything(tmp_path: Path) -> None:
     assert environment["torch"] == torch.__version__
     assert environment["seed"] == 0
     assert environment["engine"].startswith(("looped (", "vmapped ("))
-    stored = load(run.folder.config_path)
+    stored = parse(read(run.folder.config_path))
     assert stored.engine.name in ("looped", "vmapped"), "auto is resolved"
     model = torch.load(run.folder.model_path, weights_only=True)
     assert set(model) >= {"1.weight", "2.running_mean"}
@@ -71,20 +72,27 @@ def test_one_seed_and_one_engine_give_bit_identical_runs(tmp_path: Path, engine:
     assert different["metrics"] != one["metrics"]
 
 
+EVERYBODY = {}
+PERMUTED = {"participation": {"fraction": 0.5, "every": 3}}
+AVERAGED = {"participation": {"fraction": 0.75, "every": 4, "redistribution": "average"}}
+KEPT = {"participation": {"fraction": 0.5, "every": 2, "redistribution": "none"}}
+
+
 @pytest.mark.parametrize("stop", [1, 2, 3, 7, 11])
 @pytest.mark.parametrize("saved", [True, False])
+@pytest.mark.parametrize("sections", [EVERYBODY, PERMUTED, AVERAGED, KEPT])
 def test_a_run_that_stopped_anywhere_resumes_to_the_same_end(
-    tmp_path: Path, stop: int, saved: bool
+    tmp_path: Path, stop: int, saved: bool, sections: dict
 ) -> None:
     """With a checkpoint of the last step (Ctrl-C), or only an older one (killed)."""
-    expected = finish(tasks.run(tmp_path / "whole"))
-    broken = tasks.run(tmp_path / "broken")
+    expected = finish(tasks.run(tmp_path / "whole", **sections))
+    broken = tasks.run(tmp_path / "broken", **sections)
     for row in broken:
         if row["step"] == stop:
             break
     if saved:
         broken.save()
-    resumed = tasks.run(tmp_path / "broken", resume=True)
+    resumed = tasks.run(tmp_path / "broken", resume=True, **sections)
     assert resumed.step == (stop if saved else stop // 3 * 3)
     assert finish(resumed) == expected
 
@@ -230,6 +238,9 @@ def test_only_the_workers_at_fault_are_named(tmp_path: Path) -> None:
         ({"engine": {"device": "meta"}}, "engine.device = 'meta' cannot be used"),
         ({"model": {"hidden": [4, 0]}}, "a hidden layer of width 0 is no layer"),
         ({"split": {"alpha": 0.01, "minimum": 0}}, "owns no samples"),
+        ({"images": {"crop": 2}}, "images.crop and images.flip are for images"),
+        ({"split": {"name": "writer", "alpha": None, "minimum": None}}, "split.name = 'writer' needs to know who wrote"),
+        ({"lr_schedule": {"name": "step", "at": [9, 3]}}, "name them in rising order"),
     ],
 )
 def test_what_cannot_start_is_found_before_it_starts(
@@ -242,6 +253,37 @@ def test_what_cannot_start_is_found_before_it_starts(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_scaled_run_says_so_and_is_shorter(tmp_path: Path) -> None:
+    schedule = {"name": "step", "at": [8], "warmup": 4}
+    run = tasks.run(tmp_path / "run", training={"scale": 0.5}, lr_schedule=schedule)
+    finish(run)
+    assert run.folder.summary()["scale"] == 0.5
+    assert [row["lr"] for row in run.folder.rows()] == pytest.approx(
+        [0.05, 0.1, 0.1, 0.1, 0.01, 0.01]
+    ), "half of 12 steps, of the warm-up and of the time to the decay"
+
+
+def test_a_budget_in_epochs(tmp_path: Path) -> None:
+    """120 samples, 4 workers with batches of 5: 6 steps an epoch; 2 active workers: 12."""
+    assert tasks.run(tmp_path / "all", training={"epochs": 2.5, "steps": None}).steps == 15
+    half = {"fraction": 0.5}
+    run = tasks.run(tmp_path / "half", training={"epochs": 1, "steps": None}, participation=half)
+    assert run.steps == 12
+
+
+def test_active_workers_read_the_samples_of_the_clients_drawn() -> None:
+    config = tasks.config(**PERMUTED, model={"batch_norm": False, "dropout": 0.0})
+    data = tasks.data()
+    simulation = build.simulation(config, data, build.device(config))
+    owned = build.split(config, data)
+    for step in range(1, 10):
+        batch = simulation._batch(step)
+        for row, client in enumerate(simulation.clients(step)):
+            own = data.train.inputs[owned[client]]
+            assert all((own == sample).all(1).any() for sample in batch.inputs[row])
+    assert len({tuple(simulation.clients(step)) for step in range(1, 10)}) == 3
+
+
 def test_recorded_trajectories(tmp_path: Path, record: bool) -> None:
     """The numbers of a run change only when we mean them to: pytest --record."""
     cases = {
@@ -252,6 +294,12 @@ def test_recorded_trajectories(tmp_path: Path, record: bool) -> None:
             "averaging": {"weights": "samples", "buffers": "every"},
             "solver": {"nesterov": True, "momentum_at_averaging": "averaged"},
         },
+        "half of the workers, permuted": PERMUTED,
+        "most of the workers, averaged, warm-up and cosine": {
+            **AVERAGED,
+            "lr_schedule": {"name": "cosine", "warmup": 3},
+        },
+        "half of the workers, each with its own model": KEPT,
     }
     path = Path(__file__).parent / "regression" / "trajectories.json"
     found = {}

@@ -7,7 +7,7 @@ them as a `Schedule` says; see the README for an example.
 from partavg.backends.simulate import Discrepancy, Simulation
 from partavg.core.average import consensus, discrepancy, per_part
 from partavg.core.layout import Layout
-from partavg.core.loop import Batch, Engine, Gradients, Plan, Record, Workers, train
+from partavg.core.loop import Batch, Engine, Gradients, Plan, Record, train
 from partavg.core.partition import (
     PARTITIONS,
     Partition,
@@ -20,6 +20,7 @@ from partavg.core.partition import (
 )
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver, Sync
+from partavg.core.workers import Workers
 from partavg.data.split import dirichlet, iid
 from partavg.engines.looped import Looped
 from partavg.engines.model import RowModel

@@ -7,6 +7,7 @@ from statistics import mean, stdev
 
 from partavg.config import Config
 from partavg.folder import Row, RunFolder
+from partavg.recipe import Recipe
 
 SCHEMES = ("periodic", "partial", "synchronous")
 
@@ -25,27 +26,40 @@ class Entry:
         return self.config.training.seed
 
 
-def plan(config: Config, schemes: Sequence[str], seeds: int, out: Path) -> list[Entry]:
+def schemes_of(recipe: Recipe) -> tuple[str, ...]:
+    """The schemes that a recipe names, or the usual ones."""
+    return tuple(recipe.schemes) or (tuple(recipe.paper.reported) if recipe.paper else SCHEMES)
+
+
+def plan(recipe: Recipe, schemes: Sequence[str], seeds: int, out: Path) -> list[Entry]:
     """The runs of a comparison, seed by seed; all have the same budget."""
     if seeds < 1:
         raise ValueError(f"{seeds} seeds give no run: use 1 or more")
     if len(set(schemes)) < len(schemes) or not schemes:
         raise ValueError(f"schemes {', '.join(schemes)!r}: name each scheme once, at least one")
-    first = config.training.seed
-    entries = []
-    for seed in range(first, first + seeds):
-        training = replace(config.training, seed=seed)
-        for scheme in schemes:
-            interval, parts = intervals(scheme, config.averaging.interval)
-            partition = "whole" if parts == 1 else config.averaging.partition
-            averaging = replace(
-                config.averaging, interval=interval, parts=parts, partition=partition
-            )
-            folder = RunFolder(out / f"{scheme}-seed{seed}")
-            entries.append(
-                Entry(scheme, replace(config, training=training, averaging=averaging), folder)
-            )
-    return entries
+    configs = {scheme: configured(recipe, scheme) for scheme in schemes}
+    first = recipe.config().training.seed
+    return [
+        Entry(
+            scheme,
+            replace(config, training=replace(config.training, seed=seed)),
+            RunFolder(out / f"{scheme}-seed{seed}"),
+        )
+        for seed in range(first, first + seeds)
+        for scheme, config in configs.items()
+    ]
+
+
+def configured(recipe: Recipe, scheme: str) -> Config:
+    """The settings of a scheme, which a recipe may name itself."""
+    config = recipe.config(scheme)
+    averaging = config.averaging
+    if scheme in recipe.schemes and scheme not in SCHEMES:
+        return config
+    interval, parts = intervals(scheme, averaging.interval)
+    partition = "whole" if parts == 1 else averaging.partition
+    averaging = replace(averaging, interval=interval, parts=parts, partition=partition)
+    return replace(config, averaging=averaging)
 
 
 def resumed(entries: Sequence[Entry]) -> list[Entry]:
@@ -84,12 +98,14 @@ class Result:
     summaries: tuple[Row, ...]
 
     def values(self, key: str, scale: float = 1.0) -> list[float]:
-        """One number of each summary."""
-        return [summary[key] * scale for summary in self.summaries]
+        """One number of each summary that has it."""
+        return [summary[key] * scale for summary in self.summaries if key in summary]
 
     def text(self, key: str, form: str, scale: float = 1.0) -> str:
         """The mean, with the deviation where there are several seeds."""
         values = self.values(key, scale)
+        if not values:
+            return "–"
         center = number(mean(values), form)
         if len(values) < 2:
             return center
@@ -131,8 +147,22 @@ COLUMNS: dict[str, tuple[str, str, float]] = {
 NOTE = "Accuracy and loss of the averaged model u_K, on test and training set; sent per worker."
 
 
+def caveat(summaries: Sequence[Row]) -> str:
+    """What must be said of runs that were shortened for a trial; empty if none was."""
+    scales = sorted({summary["scale"] for summary in summaries} - {1})
+    if not scales:
+        return ""
+    shares = ", ".join(f"{scale:g}" for scale in scales)
+    return f"scaled to {shares} of the recipe's budget and data"
+
+
 def verdict(found: Sequence[Result]) -> str:
     """What was seen of partial against periodic averaging, in one plain sentence."""
+    said = caveat([summary for result in found for summary in result.summaries])
+    return f"{said.capitalize()}: {_seen(found)}" if said else _seen(found)
+
+
+def _seen(found: Sequence[Result]) -> str:
     by_scheme = {result.scheme: result for result in found}
     if not {"periodic", "partial"} <= by_scheme.keys():
         best = max(found, key=lambda result: mean(result.values("accuracy")))
@@ -141,9 +171,14 @@ def verdict(found: Sequence[Result]) -> str:
         )
     partial, periodic = by_scheme["partial"], by_scheme["periodic"]
     return (
-        f"At the same traffic, partial averaging ended {_accuracy(partial, periodic)}; "
+        f"{_traffic(partial, periodic)}, partial averaging ended {_accuracy(partial, periodic)}"
         f"{_discrepancy(partial, periodic)}."
     )
+
+
+def _traffic(partial: Result, periodic: Result) -> str:
+    ratio = mean(partial.values("bytes")) / max(1, mean(periodic.values("bytes")))
+    return "At the same traffic" if abs(ratio - 1) < 0.01 else f"At {ratio:.2f} times the traffic"
 
 
 def _accuracy(partial: Result, periodic: Result) -> str:
@@ -160,7 +195,10 @@ def _accuracy(partial: Result, periodic: Result) -> str:
 
 
 def _discrepancy(partial: Result, periodic: Result) -> str:
-    ours, theirs = (mean(each.values("peak_discrepancy")) for each in (partial, periodic))
-    if theirs == 0:
-        return "periodic averaging had no discrepancy between the models"
-    return f"the peak discrepancy between the models was {ours / theirs:.2f} times that of periodic"
+    ours, theirs = (each.values("peak_discrepancy") for each in (partial, periodic))
+    if not (ours and theirs):
+        return ""
+    if mean(theirs) == 0:
+        return "; periodic averaging had no discrepancy between the models"
+    ratio = mean(ours) / mean(theirs)
+    return f"; the peak discrepancy between the models was {ratio:.2f} times that of periodic"

@@ -1,4 +1,4 @@
-"""Recipes: TOML files into frozen dataclasses, checked before any work starts."""
+"""Settings: nested tables into frozen dataclasses, checked before any work starts."""
 
 import difflib
 import inspect
@@ -7,26 +7,31 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from partavg.backends.simulate import Buffers, Weights
+from partavg.core.participation import Redistribution
 from partavg.core.partition import PARTITIONS
+from partavg.core.rates import RATES
 from partavg.data import DATASETS
+from partavg.data.images import Normalize
 from partavg.data.split import SPLITS
 from partavg.engines.choose import EngineName
 from partavg.models import MODELS
 from partavg.solvers import SOLVERS
 
 _FINITE = ConfigDict(allow_inf_nan=False)
+_STEPS = 400  # of a recipe that gives no budget
 Table = Mapping[str, Any]
+LocalAccuracy = Literal["best", "mean", "first", "all"]
 
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """A dataset, split, model or solver: its name and its options."""
+    """A dataset, split, model, solver or learning rate: its name and its options."""
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)
@@ -38,9 +43,29 @@ class Training:
 
     workers: Annotated[int, Ge(1)] = 64
     batch: Annotated[int, Ge(1)] = 16
-    steps: Annotated[int, Ge(1)] = 400
+    steps: Annotated[int, Ge(1)] | None = None
+    epochs: Annotated[float, Gt(0)] | None = None
     lr: Annotated[float, Gt(0)] = 0.05
     seed: Annotated[int, Ge(0)] = 0
+    scale: Annotated[float, Gt(0), Le(1)] = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ImageOptions:
+    """What is done to images before a model sees them; crops and flips only in training."""
+
+    normalize: Normalize = "channel"
+    crop: Annotated[int, Ge(0)] = 0
+    flip: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ParticipationOptions:
+    """How many workers are active at a time, and how they change."""
+
+    fraction: Annotated[float, Gt(0), Le(1)] = 1.0
+    every: Annotated[int, Ge(0)] = 0
+    redistribution: Redistribution = "permute"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +90,14 @@ class Execution:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """Steps between measurements; 0 measures only at the end."""
+    """What is measured beside the training loss, and how often; what costs is off by default."""
 
     evaluate_every: Annotated[int, Ge(0)] = 50
-    discrepancy_every: Annotated[int, Ge(0)] = 1
+    local_accuracy: tuple[LocalAccuracy, ...] = ()
+    discrepancy_every: Annotated[int, Ge(0)] = 0
+    discrepancy_parts: bool = False
+    round_losses_every: Annotated[int, Ge(0)] = 0
+    timings: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +115,10 @@ class Config:
     split: Component
     model: Component
     solver: Component
+    lr_schedule: Component
     training: Training = Training()
+    images: ImageOptions = ImageOptions()
+    participation: ParticipationOptions = ParticipationOptions()
     averaging: Averaging = Averaging()
     engine: Execution = Execution()
     metrics: Metrics = Metrics()
@@ -98,21 +130,19 @@ COMPONENTS: dict[str, tuple[Mapping[str, Callable[..., Any]], str]] = {
     "split": (SPLITS, "iid"),
     "model": (MODELS, "mlp"),
     "solver": (SOLVERS, "sgd"),
+    "lr_schedule": (RATES, "constant"),
 }
 """Where the components of each kind are listed, and the one taken when a recipe names none."""
 
 
-def load(path: Path, overrides: Iterable[str] = ()) -> Config:
-    """Read a recipe and apply overrides of the form `section.key=value`."""
+def read(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{path} is not valid TOML: {error}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"cannot read {path}: {error}") from None
-    for override in overrides:
-        _override_(table, override)
-    return parse(table)
 
 
 def parse(table: Table) -> Config:
@@ -127,11 +157,39 @@ def parse(table: Table) -> Config:
         component = cls is Component
         sections[name] = _component(values, name) if component else _section(values, cls, name)
     config = Config(**sections)
-    _check_name("averaging.partition", config.averaging.partition, PARTITIONS)
-    if config.averaging.parts is None:
-        parts = 1 if config.averaging.partition == "whole" else config.averaging.interval
-        return replace(config, averaging=replace(config.averaging, parts=parts))
-    return config
+    training, averaging = config.training, config.averaging
+    check_name("averaging.partition", averaging.partition, PARTITIONS)
+    if averaging.parts is None:
+        parts = 1 if averaging.partition == "whole" else averaging.interval
+        averaging = replace(averaging, parts=parts)
+    if training.steps is None and training.epochs is None:
+        training = replace(training, steps=_STEPS)
+    if training.steps is not None and training.epochs is not None:
+        raise ValueError(
+            f"training.steps = {training.steps} and training.epochs = {_toml(training.epochs)} "
+            f"are two budgets: give one"
+        )
+    return replace(config, training=training, averaging=averaging)
+
+
+def override_(table: dict[str, Any], override: str) -> None:
+    """Change one setting of nested tables, given as `section.key=value`."""
+    path, equals, text = override.partition("=")
+    section, dot, key = path.strip().partition(".")
+    if not (equals and dot and key):
+        raise ValueError(f"override {override!r} is not of the form section.key=value")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    values = table.setdefault(section, {})
+    if not isinstance(values, dict):
+        return  # parse will say so
+    if key == "name" and values.get("name") != value:
+        values.clear()  # another component has other options
+    if section == "training":
+        values.pop({"steps": "epochs", "epochs": "steps"}.get(key), None)  # one budget, not two
+    values[key] = value
 
 
 def dump(config: Config) -> str:
@@ -155,7 +213,7 @@ def differences(one: Config, other: Config) -> list[str]:
     return [key for key in {**flat[0], **flat[1]} if flat[0].get(key) != flat[1].get(key)]
 
 
-def build(kind: str, component: Component, *arguments: Any) -> Any:
+def create(kind: str, component: Component, *arguments: Any) -> Any:
     """Make what a component describes."""
     registry, _ = COMPONENTS[kind]
     return registry[component.name](*arguments, **component.options)
@@ -170,7 +228,7 @@ def _section(table: Table, cls: type, name: str) -> Any:
 def _component(table: Table, kind: str) -> Component:
     registry, default = COMPONENTS[kind]
     name = _value(str, table.get("name", default), f"{kind}.name")
-    _check_name(f"{kind}.name", name, registry)
+    check_name(f"{kind}.name", name, registry)
     known = _options(registry[name])
     given = {key: value for key, value in table.items() if key != "name"}
     _check_keys(given, {"name": None, **known}, f"{kind}.")
@@ -205,7 +263,8 @@ def _check_keys(table: Table, known: Iterable[str], prefix: str) -> None:
             raise ValueError(f"unknown key {prefix + key!r}: {_suggest(key, known, prefix)}")
 
 
-def _check_name(key: str, name: str, known: Iterable[str]) -> None:
+def check_name(key: str, name: str, known: Iterable[str]) -> None:
+    """Raise a ValueError with a suggestion if a name is not known."""
     if name not in known:
         raise ValueError(f"{key} = {name!r} is not known: {_suggest(name, known)}")
 
@@ -215,23 +274,6 @@ def _suggest(word: str, known: Iterable[str], prefix: str = "") -> str:
     if close:
         return f"did you mean {prefix + close[0]!r}?"
     return f"use {', '.join(prefix + name for name in known)}"
-
-
-def _override_(table: dict[str, Any], override: str) -> None:
-    path, equals, text = override.partition("=")
-    section, dot, key = path.strip().partition(".")
-    if not (equals and dot and key):
-        raise ValueError(f"override {override!r} is not of the form section.key=value")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()
-    values = table.setdefault(section, {})
-    if not isinstance(values, dict):
-        return  # parse will say so
-    if key == "name" and values.get("name") != value:
-        values.clear()  # another component has other options
-    values[key] = value
 
 
 def _toml(value: Any) -> str:

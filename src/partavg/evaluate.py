@@ -1,5 +1,6 @@
 """Loss and accuracy of a model on samples."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -10,6 +11,14 @@ from partavg.engines.model import Loss
 
 _BATCH = 500
 
+Transform = Callable[[Tensor], Tensor]
+"""From inputs as they are stored to what a model sees."""
+
+
+def unchanged(inputs: Tensor) -> Tensor:
+    """The Transform of inputs that are stored as a model sees them."""
+    return inputs
+
 
 class Evaluation(NamedTuple):
     """Mean loss, and the share of targets classified rightly (None where there are no classes)."""
@@ -19,12 +28,17 @@ class Evaluation(NamedTuple):
 
 
 @torch.no_grad()
-def evaluate(module: nn.Module, loss: Loss, samples: tuple[Tensor, Tensor]) -> Evaluation:
+def evaluate(
+    module: nn.Module,
+    loss: Loss,
+    samples: tuple[Tensor, Tensor],
+    transform: Transform = unchanged,
+) -> Evaluation:
     """Evaluate a model on inputs and targets; it is left in evaluation mode."""
     module.eval()
     total, right, judged = 0.0, 0, 0
     for inputs, targets in zip(*map(_batches, samples), strict=True):
-        outputs = module(inputs)
+        outputs = module(transform(inputs))
         total += float(loss(outputs, targets)) * len(inputs)
         if not targets.is_floating_point() and outputs.ndim == targets.ndim + 1:
             right += int((outputs.argmax(1) == targets).sum())
@@ -33,7 +47,9 @@ def evaluate(module: nn.Module, loss: Loss, samples: tuple[Tensor, Tensor]) -> E
 
 
 @torch.no_grad()
-def recompute_statistics_(module: nn.Module, inputs: Tensor) -> None:
+def recompute_statistics_(
+    module: nn.Module, inputs: Tensor, transform: Transform = unchanged
+) -> None:
     """Replace BatchNorm's running statistics by their mean over batches of the inputs."""
     norms = [norm for norm in module.modules() if isinstance(norm, _BatchNorm)]
     momenta = [norm.momentum for norm in norms]
@@ -43,7 +59,7 @@ def recompute_statistics_(module: nn.Module, inputs: Tensor) -> None:
         norm.reset_running_stats()
         norm.momentum = None  # a cumulative mean
     for batch in _batches(inputs):
-        module(batch)
+        module(transform(batch))
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
         norm.eval()

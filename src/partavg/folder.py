@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from partavg import checkpoint
-from partavg.config import Config, differences, dump, load
+from partavg.config import Config, differences, dump, parse, read
 
 Row = dict[str, Any]
 """One line of metrics.jsonl: `step`, and what was measured after it."""
@@ -70,7 +70,7 @@ class RunFolder:
 
         What the wanted one leaves to be chosen, engine, chunks and device, stays as it was chosen.
         """
-        stored = load(self.config_path)
+        stored = parse(read(self.config_path))
         chosen, engine = stored.engine, wanted.engine
         if engine.name in ("auto", chosen.name):
             # A loop has no chunks, and auto may have taken a loop whatever chunk was given.

@@ -1,7 +1,6 @@
-"""A run: build what a config describes, train it, measure it, save it."""
+"""A run: train what a config describes, measure it, save it."""
 
 import json
-import math
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,20 +8,14 @@ from time import perf_counter
 from typing import Any, TextIO
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
-from partavg import checkpoint
-from partavg.backends.simulate import Simulation
-from partavg.config import Config, Execution, build
+from partavg import build, checkpoint
+from partavg.config import Config, Execution
 from partavg.core.loop import Record
-from partavg.core.partition import PARTITIONS
-from partavg.core.schedule import Schedule
-from partavg.core.seeds import fold, seeded
-from partavg.data.batches import Batches
 from partavg.data.dataset import Dataset
-from partavg.engines.model import RowModel
 from partavg.folder import Row, RunFolder, write_json
+from partavg.measure import Meter, due, finite, largest
 
 
 class Diverged(RuntimeError):
@@ -43,9 +36,12 @@ class Run:
         resuming = resume and folder.exists
         if resuming:
             config = folder.stored_config(config)
-        device = _device(config.engine.device)
-        self._data = data
-        self._simulation = simulation(config, data, device)
+        device = build.device(config)
+        self.steps = build.steps(config, data)
+        self._simulation = build.simulation(config, data, device)
+        self._meter = Meter(
+            self._simulation, build.scaled(config, data), config.metrics, self.steps
+        )
         engine = self._simulation.engine
         self.config = replace(
             config, engine=Execution(name=engine.name, chunk=engine.chunk, device=str(device))
@@ -71,11 +67,11 @@ class Run:
         with self.folder.open_metrics(self._metrics_length) as metrics:
             if self.step == 0:
                 self.save()
-            for record in self._simulation.train(self.config.training.steps):
+            for record in self._simulation.train(self.steps, self._meter.watch):
                 row = self._measure(record)
                 self._write(metrics, row)
                 self._seconds = perf_counter() - began
-                if _due(record.step, self.config.checkpoints.every):
+                if due(record.step, self.config.checkpoints.every):
                     os.fsync(metrics.fileno())
                     self.save()
                 yield row
@@ -84,7 +80,7 @@ class Run:
     def save(self) -> None:
         """Write a checkpoint of the present step."""
         workers = self._simulation.workers
-        self._check_finite(_largest(workers.params), "a parameter", self.step)
+        self._check_finite(largest(workers.params), "a parameter", self.step)
         checkpoint.save(
             self.folder.checkpoints,
             workers.step,
@@ -92,6 +88,7 @@ class Run:
                 "workers": {name: getattr(workers, name) for name in workers.__slots__},
                 "metrics_length": self._metrics_length,
                 "seconds": self._seconds,
+                "timings": dict(self._meter.timings),
             },
         )
 
@@ -112,26 +109,17 @@ class Run:
                 setattr(workers, name, value)
         self._metrics_length = saved["metrics_length"]
         self._seconds = saved["seconds"]
+        self._meter.timings.update(saved["timings"])
 
     def _measure(self, record: Record) -> Row:
-        step, last = record.step, record.step == self.config.training.steps
-        self._check_finite(record.losses, "the loss", step)
-        row: Row = {
-            "step": step,
-            "loss": self._simulation.mean_loss(record.losses),
-            "lr": record.lr,
-            "bytes": record.bytes,
-            "messages": record.messages,
-        }
-        if last or _due(step, self.config.metrics.discrepancy_every):
-            row["discrepancy"] = self._simulation.discrepancy().total
-        if last or _due(step, self.config.metrics.evaluate_every):
-            test = self._simulation.evaluate(self._data.test)
-            row |= {"accuracy": test.accuracy, "test_loss": test.loss}
-        if not all(math.isfinite(value) for value in row.values()):
-            squares = _largest(self._simulation.workers.params).square()
-            self._check_finite(squares, "the square of a parameter", step)
-            raise Diverged(f"the averaged model is not finite at step {step}: {self._rescue()}")
+        self._check_finite(record.losses, "the loss", record.step)
+        row = self._meter.row(record)
+        if not finite(row):
+            squares = largest(self._simulation.workers.params).square()
+            self._check_finite(squares, "the square of a parameter", record.step)
+            raise Diverged(
+                f"the averaged model is not finite at step {record.step}: {self._rescue()}"
+            )
         return row
 
     def _write(self, metrics: TextIO, row: Row) -> None:
@@ -146,19 +134,19 @@ class Run:
         model = self._simulation.consensus().cpu()
         torch.save(model.state_dict(), self.folder.model_path)
         rows = list(self.folder.rows())
-        discrepancies = [row["discrepancy"] for row in rows if "discrepancy" in row]
         last = rows[-1]
         summary: dict[str, Any] = {
             "steps": last["step"],
-            "accuracy": last["accuracy"],
-            "test_loss": last["test_loss"],
-            "train_loss": self._simulation.evaluate(self._data.train).loss,
-            "mean_discrepancy": sum(discrepancies) / len(discrepancies),
-            "peak_discrepancy": max(discrepancies),
+            "scale": self.config.training.scale,
+            **{key: last[key] for key in last if key.startswith(("accuracy", "test_loss"))},
+            "train_loss": self._meter.train_loss(),
+            **_discrepancy(rows),
             "bytes": last["bytes"],
             "messages": last["messages"],
             "seconds": round(self._seconds, 3),
         }
+        if self._meter.timings:
+            summary["timings"] = {k: round(v, 3) for k, v in self._meter.timings.items()}
         write_json(self.folder.summary_path, summary)
 
     def _check_finite(self, values: Tensor, what: str, step: int) -> None:
@@ -181,69 +169,9 @@ class Run:
         )
 
 
-def simulation(config: Config, data: Dataset, device: torch.device) -> Simulation:
-    """The simulation that a config describes, before its first step."""
-    training, averaging = config.training, config.averaging
-    return Simulation(
-        _model(config, data),
-        F.cross_entropy,
-        data.train,
-        build("split", config.split, data.train.targets, training.workers, training.seed),
-        schedule=_schedule(config),
-        lr=training.lr,
-        batch=training.batch,
-        solver=build("solver", config.solver),
-        partition=averaging.partition,
-        weights=averaging.weights,
-        buffers=averaging.buffers,
-        engine=config.engine.name,
-        chunk=config.engine.chunk,
-        seed=training.seed,
-        device=device,
-    )
-
-
-def check(config: Config, data: Dataset) -> None:
-    """Raise a ValueError for whatever would stop a run of this config from starting."""
-    training, averaging = config.training, config.averaging
-    parts = _schedule(config).parts
-    split = build("split", config.split, data.train.targets, training.workers, training.seed)
-    Batches(split, training.batch, training.seed)
-    build("solver", config.solver)
-    params = RowModel(_model(config, data), F.cross_entropy, torch.device("cpu")).params
-    PARTITIONS[averaging.partition](params, parts, training.seed)
-    _device(config.engine.device)
-
-
-def _schedule(config: Config) -> Schedule:
-    assert config.averaging.parts is not None
-    return Schedule(config.averaging.interval, config.averaging.parts)
-
-
-def _model(config: Config, data: Dataset) -> nn.Module:
-    """The model, initialized as the seed says."""
-    with seeded(fold(config.training.seed, "model"), torch.device("cpu")):
-        model: nn.Module = build("model", config.model, data.shape, data.classes)
-    return model
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        probe = torch.ones(1, device=name)
-        probe.item()
-        return probe.device
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"engine.device = {name!r} cannot be used: {reason}; use cpu") from None
-
-
-def _largest(rows: Tensor) -> Tensor:
-    """The largest absolute value of each row: finite if and only if all are; needs no memory."""
-    largest: Tensor = torch.linalg.vector_norm(rows, float("inf"), dim=1)
-    return largest
-
-
-def _due(step: int, every: int) -> bool:
-    return every > 0 and step % every == 0
+def _discrepancy(rows: list[Row]) -> Row:
+    """The mean and the peak over a run, where it was measured."""
+    values = [row["discrepancy"] for row in rows if "discrepancy" in row]
+    if not values:
+        return {}
+    return {"mean_discrepancy": sum(values) / len(values), "peak_discrepancy": max(values)}

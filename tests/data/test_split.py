@@ -1,21 +1,28 @@
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partavg.data.split import SPLITS, dirichlet, iid
+from partavg.data.split import SPLITS, dirichlet, iid, save, saved, shards, writer
 
 LABELS = torch.arange(10).repeat_interleave(100)
+GROUPS = torch.arange(1000) * 7 % 31
 
 
-@given(st.sampled_from(sorted(SPLITS)), st.integers(1, 20), st.integers(0, 99))
+DRAWN = sorted(SPLITS.keys() - {"saved"})
+
+
+@given(st.sampled_from(DRAWN), st.integers(1, 20), st.integers(0, 99))
 def test_every_sample_has_one_owner(name: str, workers: int, seed: int) -> None:
-    split = SPLITS[name](LABELS, workers, seed)
+    split = SPLITS[name](GROUPS if name == "writer" else LABELS, workers, seed)
     assert len(split) == workers
     assert torch.equal(torch.cat(split).sort().values, torch.arange(len(LABELS)))
 
 
-@pytest.mark.parametrize("name", sorted(SPLITS))
+@pytest.mark.parametrize("name", DRAWN)
 def test_a_split_depends_on_the_seed_alone(name: str) -> None:
     draws = [SPLITS[name](LABELS, 8, seed) for seed in (0, 0, 1)]
     assert all(torch.equal(a, b) for a, b in zip(draws[0], draws[1], strict=True))
@@ -69,3 +76,53 @@ def test_every_worker_gets_the_minimum() -> None:
 def test_impossible_splits_are_refused(workers: int, options: dict, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         dirichlet(LABELS, workers, 0, **options)
+
+
+def test_few_shards_are_few_classes_and_even() -> None:
+    split = shards(LABELS, 25, 0, shards=2)
+    assert all(len(samples) == 40 for samples in split)
+    assert max(len(LABELS[samples].unique()) for samples in split) <= 2
+    many = shards(LABELS, 25, 0, shards=20)
+    assert min(len(LABELS[samples].unique()) for samples in many) > 4
+
+
+def test_a_writers_samples_stay_together() -> None:
+    split = writer(GROUPS, 8, 0)
+    owners = [set(GROUPS[samples].tolist()) for samples in split]
+    assert sum(map(len, owners)) == len(set().union(*owners)) == 31
+    assert {len(each) for each in owners} == {3, 4}
+
+
+def test_some_writers_for_each_worker() -> None:
+    split = writer(GROUPS, 8, 0, each=2)
+    assert [len(GROUPS[samples].unique()) for samples in split] == [2] * 8
+    assert len(torch.cat(split).unique()) == sum(map(len, split))
+
+
+@pytest.mark.parametrize(
+    ("draw", "sentence"),
+    [
+        (lambda: writer(GROUPS, 32, 0), "32 workers cannot have 1 of 31 writers each"),
+        (lambda: writer(GROUPS, 8, 0, each=4), "8 workers cannot have 4 of 31 writers each"),
+        (lambda: shards(LABELS, 10, 0, shards=0), "10 workers cannot own 0 shards each of 1000"),
+        (lambda: shards(LABELS, 10, 0, shards=101), "use 1 to 100 shards"),
+    ],
+)
+def test_impossible_groups_are_refused(draw: Callable[[], object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        draw()
+
+
+def test_a_split_is_saved_and_read_back(tmp_path: Path) -> None:
+    split = dirichlet(LABELS, 8, 0)
+    path = tmp_path / "split.npz"
+    save(split, path)
+    again = saved(LABELS, 8, 99, path=str(path))
+    assert all(torch.equal(a, b) for a, b in zip(split, again, strict=True))
+    with pytest.raises(ValueError, match=r"splits 1000 or more samples over 8 workers, not 1000"):
+        saved(LABELS, 9, 0, path=str(path))
+    with pytest.raises(ValueError, match="not 500 over 8"):
+        saved(LABELS[:500], 8, 0, path=str(path))
+    path.write_text("nonsense")
+    with pytest.raises(ValueError, match="is not a saved split"):
+        saved(LABELS, 8, 0, path=str(path))

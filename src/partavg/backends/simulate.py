@@ -3,15 +3,18 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple, get_args
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from partavg.core import average
-from partavg.core.loop import Batch, Plan, Record, Workers, train
+from partavg.core.loop import Batch, Plan, Record, Watch, train, unwatched
+from partavg.core.participation import Participation
 from partavg.core.partition import PARTITIONS, Partition, Span, follow
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
+from partavg.core.workers import Workers
 from partavg.data.batches import Batches
 from partavg.data.dataset import Samples
 from partavg.engines.choose import choose
@@ -21,6 +24,10 @@ from partavg.solvers.sgd import SGD
 
 Buffers = Literal["part", "every", "local", "recompute"]
 Weights = Literal["uniform", "samples"]
+
+
+Augment = Callable[[Tensor, Tensor | None], Tensor]
+"""(stored inputs, a key per worker to draw from, or None when evaluating) -> what a model sees."""
 
 
 class Discrepancy(NamedTuple):
@@ -36,7 +43,9 @@ class Simulation:
     `split` holds the indices of each worker's samples. `lr` is a number or a function of the
     step. `weights` are "uniform" or by "samples" owned. `buffers` says what becomes of
     BatchNorm's statistics: averaged with their "part", at "every" averaging, kept "local", or
-    local and "recompute"d from training samples for evaluation.
+    local and "recompute"d from training samples for evaluation. With `participation` only some
+    of the workers train at a time. `transform` makes of stored samples what the model sees, for
+    example `Images`.
     """
 
     def __init__(
@@ -53,6 +62,8 @@ class Simulation:
         partition: str | Partition = "channel",
         weights: Weights = "uniform",
         buffers: Buffers = "part",
+        participation: Participation | None = None,
+        transform: Augment | None = None,
         engine: str = "auto",
         chunk: int = 0,
         seed: int = 0,
@@ -66,9 +77,16 @@ class Simulation:
         self._lr = lr if callable(lr) else lambda step: lr
         self._loss = loss
         self._recompute = buffers == "recompute"
+        self._transform = transform or _as_stored
+        if participation and participation.clients != len(split):
+            raise ValueError(
+                f"participation counts {participation.clients} clients, the split {len(split)}: "
+                f"they must be the same"
+            )
 
         if isinstance(partition, str):
             partition = _maker(partition)(self._model.params, schedule.parts, seed)
+        self.schedule = schedule
         self.partition = partition
         self._owners = partition.owners().to(self._device)
         self._plan = Plan(
@@ -76,16 +94,25 @@ class Simulation:
             partition,
             _buffer_parts(buffers, partition, self._model),
             _weights(weights, split).to(self._device, self._model.dtype),
+            participation,
         )
         start = self._model.start()
         self.engine = choose(engine, chunk, self._model, start, self._batch(1))
         self._engine = self.engine.build(self._model)
-        params, statistics = (row.expand(len(split), -1).clone() for row in start)
+        rows = participation.active if participation else len(split)
+        params, statistics = (row.expand(rows, -1).clone() for row in start)
         self.workers = Workers.start(
             params, statistics, self._model.params, self._solver, schedule.parts
         )
+        if participation and participation.keeps:
+            self.workers.keep(participation.clients)
 
-    def train(self, until: int) -> Iterator[Record]:
+    def clients(self, step: int) -> Int[np.ndarray, "m"]:
+        """The worker whose samples each row reads at a step."""
+        participation = self._plan.participation
+        return participation(step) if participation else np.arange(len(self.workers.params))
+
+    def train(self, until: int, watch: Watch = unwatched) -> Iterator[Record]:
         """Train up to step `until`; yield a record after each iteration."""
         return train(
             self.workers,
@@ -95,17 +122,18 @@ class Simulation:
             solver=self._solver,
             lr=self._lr,
             until=until,
+            watch=watch,
         )
 
     def consensus(self) -> nn.Module:
         """A copy of the model that holds u, the average of all workers, in evaluation mode."""
-        weights = self._plan.weights
+        weights = self._weights
         module = self._model.module(
             average.consensus(self.workers.params, weights),
             average.consensus(self.workers.buffers, weights),
         )
         if self._recompute:
-            recompute_statistics_(module, self._samples.inputs)
+            recompute_statistics_(module, self._samples.inputs, self._seen)
         return module
 
     def worker(self, row: int) -> nn.Module:
@@ -114,25 +142,45 @@ class Simulation:
 
     def evaluate(self, samples: tuple[Tensor, Tensor]) -> Evaluation:
         """Loss and accuracy of the averaged model u."""
-        inputs, targets = samples
-        here = inputs.to(self._device), targets.to(self._device)
-        return evaluate(self.consensus(), self._loss, here)
+        return self._evaluate(self.consensus(), samples)
+
+    def evaluate_worker(self, row: int, samples: tuple[Tensor, Tensor]) -> Evaluation:
+        """Loss and accuracy of one worker's model."""
+        return self._evaluate(self.worker(row), samples)
 
     def discrepancy(self) -> Discrepancy:
         """How far the workers are apart, in total and per part."""
-        columns = average.discrepancy(self.workers.params, self._plan.weights)
+        columns = average.discrepancy(self.workers.params, self._weights)
         parts = average.per_part(columns, self._owners, len(self.partition.parts))
         return Discrepancy(float(columns.sum()), parts.tolist())
 
     def mean_loss(self, losses: Float[Tensor, "m"]) -> float:
         """The weighted mean of the workers' losses."""
-        return float(self._plan.weights @ losses)
+        return float(self._weights @ losses)
+
+    @property
+    def _weights(self) -> Tensor:
+        """p_i of the workers that took the last step."""
+        return self._plan.weights_at(max(1, self.workers.step))
+
+    def _evaluate(self, module: nn.Module, samples: tuple[Tensor, Tensor]) -> Evaluation:
+        inputs, targets = samples
+        here = inputs.to(self._device), targets.to(self._device)
+        return evaluate(module, self._loss, here, self._seen)
+
+    def _seen(self, inputs: Tensor) -> Tensor:
+        return self._transform(inputs, None)
 
     def _batch(self, step: int) -> Batch:
-        indices, keys = self._batches(step)
-        indices = indices.to(self._device)
+        participation = self._plan.participation
+        active = participation(step) if participation else None
+        indices, keys = (tensor.to(self._device) for tensor in self._batches(step, active))
         inputs, targets = self._samples
-        return Batch(inputs[indices], targets[indices], keys.to(self._device))
+        return Batch(self._transform(inputs[indices], keys), targets[indices], keys)
+
+
+def _as_stored(inputs: Tensor, keys: Tensor | None) -> Tensor:
+    return inputs
 
 
 def _maker(name: str) -> Callable[..., Partition]:

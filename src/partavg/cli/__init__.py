@@ -3,7 +3,10 @@
 import click
 
 from partavg.cli.compare import compare
+from partavg.cli.recipes import recipe_command
+from partavg.cli.reproduce import reproduce
 from partavg.cli.run import run
+from partavg.cli.split import split
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -19,4 +22,7 @@ def main() -> None:
 
 
 main.add_command(compare)
+main.add_command(recipe_command, "recipes")
+main.add_command(reproduce)
 main.add_command(run)
+main.add_command(split)

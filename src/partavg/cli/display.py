@@ -1,8 +1,10 @@
 """What a person sees while runs go on: bars in a terminal, plain lines elsewhere."""
 
+from collections.abc import Sequence
 from time import monotonic
 from typing import Protocol, Self
 
+from rich import box
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -12,8 +14,9 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.table import Table
 
-from partavg.compare import number
+from partavg.compare import COLUMNS, NOTE, Result, caveat, number
 from partavg.folder import Row
 
 _LINE_EVERY = 10.0  # seconds between plain lines of one run
@@ -135,3 +138,16 @@ class Status:
         if "discrepancy" in row:
             text += f" discrepancy {number(row['discrepancy'], '.3g')}"
         return text
+
+
+def comparison_table(found: Sequence[Result]) -> Table:
+    """The results of a comparison, a line per scheme."""
+    said = caveat([summary for result in found for summary in result.summaries])
+    caption = f"{NOTE} {said.capitalize()}." if said else NOTE
+    table = Table(box=box.SIMPLE_HEAD, caption=caption, caption_justify="left")
+    table.add_column("scheme", no_wrap=True)
+    for heading in COLUMNS:
+        table.add_column(heading.replace(" ", "\n"), justify="right")
+    for result in found:
+        table.add_row(result.scheme, *(result.text(*how) for how in COLUMNS.values()))
+    return table

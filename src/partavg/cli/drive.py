@@ -4,8 +4,9 @@ import shlex
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -14,6 +15,8 @@ import click
 from rich.console import Console
 
 from partavg.cli.display import Display
+from partavg.compare import Entry
+from partavg.data.dataset import Dataset
 from partavg.run import Diverged, Run
 
 BAD_INPUT, DIVERGED, INTERRUPTED = 2, 3, 130
@@ -97,12 +100,38 @@ def fail(sentence: str, code: int) -> NoReturn:
 
 def train(run: Run, label: str, display: Display, request: StopRequest) -> None:
     """Train a run to its end, showing progress; raise Stopped if asked to stop."""
-    display.start(label, run.step, run.config.training.steps)
+    scale = run.config.training.scale
+    display.start(label if scale == 1 else f"{label} scaled {scale:g}", run.step, run.steps)
     for row in run:
         display.update(row)
-        if request.made and row["step"] < run.config.training.steps:
+        if request.made and row["step"] < run.steps:
             run.save()
             raise Stopped
+
+
+def train_all(
+    entries: Sequence[Entry],
+    data: Dataset,
+    display: Display,
+    request: StopRequest,
+    *,
+    resume: bool,
+    force: bool,
+) -> None:
+    """Train all runs of a comparison with the engine of the first."""
+    engine = None
+    several = len({entry.seed for entry in entries}) > 1
+    for entry in entries:
+        if resume and entry.folder.finished:
+            continue
+        config = replace(entry.config, engine=engine) if engine else entry.config
+        with bad_input():
+            run = Run(config, data, entry.folder, resume=resume, force=force)
+        if engine is None:
+            engine = run.config.engine
+            display.say(f"engine: {engine.name} ({run.engine_reason})")
+        label = f"{entry.scheme} seed {entry.seed}" if several else entry.scheme
+        train(run, label, display, request)
 
 
 def next_folder(name: str) -> Path:

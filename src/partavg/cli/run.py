@@ -4,56 +4,87 @@ from pathlib import Path
 
 import click
 
-from partavg import config as configs
-from partavg.cli import drive
+from partavg import compare as comparing
+from partavg import recipe as recipes
+from partavg.cli import drive, options
 from partavg.cli.display import display
-from partavg.folder import RunFolder
+from partavg.config import create
+from partavg.data.root import root
+from partavg.folder import Row, RunFolder
 from partavg.run import Run
 
 EXAMPLES = """\b
 Examples:
   partavg run recipe.toml
   partavg run recipe.toml --set averaging.interval=8 --set training.seed=1
+  partavg run table1/cifar10-interval8 --scheme periodic --data ~/datasets
   partavg run runs/recipe-1/config.toml --out runs/recipe-1 --resume
 """
 
 
 @click.command(epilog=EXAMPLES)
-@click.argument("recipe", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Change a setting.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="The run folder.")
-@click.option("--resume", is_flag=True, help="Continue the run in --out from its checkpoint.")
-@click.option("--force", is_flag=True, help="Overwrite the run in --out.")
+@options.recipe
+@click.option("--scheme", help="A scheme: one of the recipe's own, or as in `partavg compare`.")
+@options.settings
+@options.data
+@options.out
+@options.resume
+@options.force
 def run(
-    recipe: Path, overrides: tuple[str, ...], out: Path | None, resume: bool, force: bool
+    recipe: str,
+    scheme: str | None,
+    overrides: tuple[str, ...],
+    data: Path | None,
+    out: Path | None,
+    resume: bool,
+    force: bool,
 ) -> None:
-    """Train what RECIPE describes."""
+    """Train what RECIPE describes: a file, or a name that `partavg recipes` lists.
+
+    A recipe of several schemes is trained with partial averaging if no other is named.
+    """
     console = drive.console()
     with drive.bad_input():
-        if resume and (out is None or force):
-            raise ValueError("--resume needs --out, the folder of the run, and no --force")
-        config = configs.load(recipe, overrides)
-        folder = RunFolder(out or drive.next_folder(recipe.stem))
+        options.check_resume(out, resume=resume, force=force)
+        found = recipes.load(recipe, overrides)
+        if scheme is None and (found.schemes or found.paper):
+            scheme = "partial"
+        config = comparing.configured(found, scheme) if scheme else found.config()
+        folder = RunFolder(out or drive.next_folder(Path(recipe).stem))
         if resume and folder.finished:
             folder.stored_config(config)
             click.echo(f"{folder.path} is finished already")
             return
         with drive.plain_warnings():
-            data = configs.build("data", config.data)
-            session = Run(config, data, folder, resume=resume, force=force)
+            samples = create("data", config.data, root(data))
+            session = Run(config, samples, folder, resume=resume, force=force)
     again = ["partavg", "run", str(folder.config_path), "--out", str(folder.path), "--resume"]
+    again += ["--data", str(data)] if data else []
     with (
         drive.early_ends(again),
         drive.stop_request() as request,
         display(console) as shown,
     ):
         shown.say(f"engine: {session.config.engine.name} ({session.engine_reason})")
-        drive.train(session, recipe.stem, shown, request)
-    summary = folder.summary()
-    click.echo(
-        f"accuracy of u_K {100 * summary['accuracy']:.2f} %, training loss "
-        f"{summary['train_loss']:.3f}, peak discrepancy {summary['peak_discrepancy']:.3g}, "
-        f"{summary['bytes'] / 1e6:.1f} MB and {summary['messages']} messages per worker, "
-        f"{summary['seconds']:.1f} s"
-    )
+        drive.train(session, found.name, shown, request)
+    click.echo(_sentence(folder.summary()))
     click.echo(f"run folder: {folder.path}")
+
+
+def _sentence(summary: Row) -> str:
+    """How a run ended, in one line."""
+    parts = [
+        f"accuracy of u_K {100 * summary['accuracy']:.2f} %",
+        f"training loss {summary['train_loss']:.3f}",
+        f"{summary['bytes'] / 1e6:.1f} MB and {summary['messages']} messages per worker",
+        f"{summary['seconds']:.1f} s",
+    ]
+    if "peak_discrepancy" in summary:
+        parts.insert(2, f"peak discrepancy {summary['peak_discrepancy']:.3g}")
+    if "timings" in summary:
+        spent = summary["timings"]
+        total = sum(spent.values())
+        parts.append(", ".join(f"{k} {100 * v / total:.0f} %" for k, v in spent.items()))
+    if caveat := comparing.caveat([summary]):
+        parts.insert(0, caveat)
+    return ", ".join(parts)

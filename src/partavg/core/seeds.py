@@ -6,7 +6,9 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
+from jaxtyping import Int
 from numpy.typing import NDArray
+from torch import Tensor
 
 _GOLDEN, _MIX1, _MIX2 = (
     np.uint64(constant) for constant in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
@@ -34,6 +36,21 @@ def bits(seeds: NDArray[np.uint64], counter: NDArray[np.uint64]) -> NDArray[np.u
     state = (state ^ (state >> np.uint64(27))) * _MIX2
     mixed: NDArray[np.uint64] = state ^ (state >> np.uint64(31))
     return mixed
+
+
+def bits24(keys: Int[Tensor, "*k"], shape: tuple[int, ...]) -> Int[Tensor, "..."]:
+    """24 random bits per element, from each key its own: the same generator, on any device."""
+    golden, mix1, mix2 = (int(constant.astype(np.int64)) for constant in (_GOLDEN, _MIX1, _MIX2))
+    count = torch.Size(shape).numel()
+    state = torch.arange(1, count + 1, device=keys.device) * golden + keys[..., None]
+    state = (state ^ _shifted(state, 30)) * mix1
+    state = (state ^ _shifted(state, 27)) * mix2
+    return _shifted(state ^ _shifted(state, 31), 40).view(*keys.shape, *shape)
+
+
+def _shifted(state: Tensor, bits: int) -> Tensor:
+    """Unsigned shift to the right; torch's own keeps the sign."""
+    return (state >> bits) & ((1 << (64 - bits)) - 1)
 
 
 @contextmanager

@@ -32,21 +32,24 @@ class Batches:
         self._shuffles = np.array([fold(seed, "batches", i) for i in workers], np.uint64)
         self._keys = np.array([fold(seed, "keys", i) for i in workers], np.uint64)
         self._block = -1
-        self._prepared = torch.empty(0), torch.empty(0)
+        self._prepared = np.empty((len(split), _BLOCK, batch), np.int64)
+        self._ready = np.zeros(len(split), bool)
 
-    def __call__(self, step: int) -> tuple[Int[Tensor, "m n"], Int[Tensor, "m"]]:
-        """The indices and the keys for a step, counted from 1."""
+    def __call__(
+        self, step: int, workers: NDArray[np.int64] | None = None
+    ) -> tuple[Int[Tensor, "m n"], Int[Tensor, "m"]]:
+        """The indices and the keys for a step, counted from 1, of all workers or of some."""
+        if workers is None:
+            workers = np.arange(len(self._split))
         block, offset = divmod(step - 1, _BLOCK)
         if block != self._block:
-            self._prepared = self._prepare(block)
             self._block = block
-        indices, keys = self._prepared
-        return indices[offset], keys[offset]
-
-    def _prepare(self, block: int) -> tuple[Tensor, Tensor]:
-        indices = np.stack([self._stream(worker, block) for worker in range(len(self._split))], 1)
-        steps = np.arange(block * _BLOCK, (block + 1) * _BLOCK, dtype=np.uint64)
-        keys = bits(self._keys, steps[:, None]) >> np.uint64(1)
+            self._ready[:] = False
+        for worker in workers[~self._ready[workers]].tolist():
+            self._prepared[worker] = self._stream(worker, block)
+            self._ready[worker] = True
+        keys = bits(self._keys[workers], np.array([step - 1], np.uint64)) >> np.uint64(1)
+        indices = self._prepared[workers, offset]
         return torch.from_numpy(indices), torch.from_numpy(keys.astype(np.int64))
 
     def _stream(self, worker: int, block: int) -> NDArray[np.int64]:

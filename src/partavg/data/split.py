@@ -1,6 +1,7 @@
 """Which worker owns which samples."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ def iid(labels: Int[Tensor, "n"], workers: int, seed: int) -> Split:
     """Shuffle all samples and deal them out evenly."""
     _check_workers(len(labels), workers)
     order = np.random.default_rng(fold(seed, "split")).permutation(len(labels))
-    return [torch.from_numpy(np.sort(part)) for part in np.array_split(order, workers)]
+    return [_owned([part]) for part in np.array_split(order, workers)]
 
 
 def dirichlet(
@@ -52,11 +53,73 @@ def dirichlet(
     for _ in range(_TRIES):
         owned = _deal(classes, workers, alpha, balanced, generator)
         if min(map(len, owned)) >= minimum:
-            return [torch.from_numpy(np.sort(part)) for part in owned]
+            return [_owned([part]) for part in owned]
     raise ValueError(
         f"none of {_TRIES} draws with alpha {alpha} gave all {workers} workers {minimum} samples: "
         f"use a larger alpha, fewer workers or a lower minimum"
     )
+
+
+def shards(labels: Int[Tensor, "n"], workers: int, seed: int, *, shards: int = 2) -> Split:
+    """Sort by label, cut into equal shards, deal `shards` to each worker (McMahan et al., 2017).
+
+    With few shards each worker owns few classes.
+    """
+    _check_workers(len(labels), workers)
+    if not 1 <= shards <= len(labels) // workers:
+        raise ValueError(
+            f"{workers} workers cannot own {shards} shards each of {len(labels)} samples: "
+            f"use 1 to {len(labels) // workers} shards"
+        )
+    generator = np.random.default_rng(fold(seed, "split"))
+    shuffled = generator.permutation(len(labels))
+    order = shuffled[labels.cpu().numpy()[shuffled].argsort(kind="stable")]
+    pieces = np.array_split(order, workers * shards)
+    dealt = generator.permutation(len(pieces)).reshape(workers, shards)
+    return [_owned([pieces[piece] for piece in row]) for row in dealt]
+
+
+def writer(writers: Int[Tensor, "n"], workers: int, seed: int, *, each: int = 0) -> Split:
+    """Group writers into workers: all of them dealt out evenly, or `each` random ones per worker.
+
+    Takes the writer of each sample in place of its label.
+    """
+    known = writers.cpu().numpy()
+    people = np.random.default_rng(fold(seed, "split")).permutation(np.unique(known))
+    wanted = workers * max(each, 1)
+    if workers < 1 or each < 0 or wanted > len(people):
+        raise ValueError(
+            f"{workers} workers cannot have {max(each, 1)} of {len(people)} writers each: "
+            f"use fewer workers or writers"
+        )
+    groups = np.array_split(people[: workers * each] if each else people, workers)
+    return [_owned([np.flatnonzero(np.isin(known, group))]) for group in groups]
+
+
+def saved(labels: Int[Tensor, "n"], workers: int, seed: int, *, path: str = "") -> Split:
+    """The split in a file that `save` wrote, whatever the seed."""
+    try:
+        with np.load(path) as file:
+            indices, counts = file["indices"], file["counts"]
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(f"{path!r} is not a saved split: {error}") from None
+    if len(counts) != workers or indices.max(initial=-1) >= len(labels):
+        raise ValueError(
+            f"{path!r} splits {indices.max(initial=-1) + 1} or more samples over {len(counts)} "
+            f"workers, not {len(labels)} over {workers}: use the dataset it was made for"
+        )
+    return [torch.from_numpy(part) for part in np.split(indices, np.cumsum(counts)[:-1])]
+
+
+def save(split: Split, path: Path) -> None:
+    """Write a split to an .npz file: all indices, worker after worker, and how many each owns."""
+    counts = np.array([len(samples) for samples in split])
+    with path.open("wb") as file:
+        np.savez_compressed(file, indices=torch.cat(split).cpu().numpy(), counts=counts)
+
+
+def _owned(pieces: list[np.ndarray]) -> Tensor:
+    return torch.from_numpy(np.sort(np.concatenate(pieces)))
 
 
 def _deal(
@@ -89,4 +152,10 @@ def _check_workers(samples: int, workers: int) -> None:
         )
 
 
-SPLITS: dict[str, Callable[..., Split]] = {"dirichlet": dirichlet, "iid": iid}
+SPLITS: dict[str, Callable[..., Split]] = {
+    "dirichlet": dirichlet,
+    "iid": iid,
+    "saved": saved,
+    "shards": shards,
+    "writer": writer,
+}

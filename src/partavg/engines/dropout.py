@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
-_GOLDEN, _MIX1, _MIX2 = -7046029254386353131, -4658895280553007687, -7723592293110705685
+from partavg.core.seeds import bits24
+
+_NEXT = -4658895280553007687  # any large odd number
 
 
 class KeyedDropout(TorchFunctionMode):
@@ -48,8 +49,8 @@ class KeyedDropout(TorchFunctionMode):
         # Plain dropout draws for every element, the others for every channel of every sample.
         drawn = input.ndim if func is F.dropout else 1 if input.ndim == _DROPOUTS[func] else 2
         shape = *input.shape[:drawn], *[1] * (input.ndim - drawn)
-        self._key = self._key + _MIX1  # another one for every call; int64 tensors wrap around
-        keep = _bits24(self._key, shape) >= round(p * 2**24)
+        self._key = self._key + _NEXT  # another one for every call; int64 tensors wrap around
+        keep = bits24(self._key, shape) >= round(p * 2**24)
         scaled = keep.to(input.dtype) * (1 / (1 - p) if p < 1 else 0.0)
         return input.mul_(scaled) if inplace else input * scaled
 
@@ -75,17 +76,3 @@ def refused(module: nn.Module) -> Iterator[None]:
 
 _DROPOUTS = {F.dropout: None, F.dropout1d: 2, F.dropout2d: None, F.dropout3d: 4}
 """How many axes an input has that is one sample without a batch, where torch allows that."""
-
-
-def _bits24(key: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """24 random bits per element: the splitmix64 generator, seeded with the key."""
-    count = torch.Size(shape).numel()
-    state = torch.arange(1, count + 1, device=key.device) * _GOLDEN + key
-    state = (state ^ _shifted(state, 30)) * _MIX1
-    state = (state ^ _shifted(state, 27)) * _MIX2
-    return _shifted(state ^ _shifted(state, 31), 40).view(shape)
-
-
-def _shifted(state: Tensor, bits: int) -> Tensor:
-    """Unsigned shift to the right; torch's own keeps the sign."""
-    return (state >> bits) & ((1 << (64 - bits)) - 1)

@@ -43,10 +43,14 @@ def _task(entries: Sequence[Entry]) -> str:
     """What was run, in words."""
     config = entries[0].config
     training = config.training
+    steps = training.steps is not None
+    budget = f"{training.steps} steps" if steps else f"{training.epochs:g} epochs"
+    if training.scale != 1:
+        budget += f", scaled to {training.scale:g} of that and of the data"
     interval = max(entry.config.averaging.interval for entry in entries)
     return (
         f"{training.workers} workers train {config.model.name} on {config.data.name} "
-        f"({config.split.name} split) for {training.steps} steps; averaging interval {interval}."
+        f"({config.split.name} split) for {budget}; averaging interval {interval}."
     )
 
 
@@ -72,6 +76,8 @@ def _figure(metric: str, entries: Sequence[Entry]) -> str:
         )
         for entry in entries
     ]
+    if not any(line.points for line in lines):
+        return ""
     return f"<figure><figcaption>{title}</figcaption>{chart(title, 'step', lines)}</figure>"
 
 

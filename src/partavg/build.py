@@ -1,0 +1,171 @@
+"""From a config to what it describes."""
+
+from collections.abc import Mapping
+from fractions import Fraction
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from partavg.backends.simulate import Simulation
+from partavg.config import Config, create
+from partavg.core.participation import Participation
+from partavg.core.partition import PARTITIONS
+from partavg.core.rates import Rate, nearest
+from partavg.core.schedule import Schedule
+from partavg.core.seeds import fold, seeded
+from partavg.data.batches import Batches
+from partavg.data.dataset import Dataset
+from partavg.data.images import Images
+from partavg.data.split import Split
+from partavg.engines.model import RowModel
+
+_SCALED_TRAIN = 64  # samples per worker that a scaled run keeps at least
+_SCALED_TEST = 1000
+
+
+def steps(config: Config, data: Dataset) -> int:
+    """The budget in steps; an epoch is as many as it takes to see as many samples as there are."""
+    training, length = config.training, _lengths(config, data)
+    if training.epochs is not None:
+        return max(1, nearest(training.epochs, length["epochs"]))
+    assert training.steps is not None
+    return max(1, nearest(training.steps, length["steps"]))
+
+
+def scaled(config: Config, data: Dataset) -> Dataset:
+    """The data of a run: less of it, where the config asks for a scaled trial."""
+    scale = config.training.scale
+    if scale == 1:
+        return data
+    train, test = (round(scale * len(samples.targets)) for samples in (data.train, data.test))
+    return data.reduced(
+        max(train, _SCALED_TRAIN * config.training.workers), max(test, _SCALED_TEST)
+    )
+
+
+def rate(config: Config, data: Dataset) -> Rate:
+    """The learning rate of each step."""
+    arguments = config.training.lr, steps(config, data), _lengths(config, data)
+    schedule: Rate = create("lr_schedule", config.lr_schedule, *arguments)
+    return schedule
+
+
+def participation(config: Config) -> Participation | None:
+    """Who is active when; None where everybody always is and keeps what is theirs."""
+    options, workers = config.participation, config.training.workers
+    active = max(1, nearest(options.fraction, Fraction(workers)))
+    if active == workers and not options.every:
+        return None
+    seed = config.training.seed
+    return Participation(workers, active, options.every, options.redistribution, seed)
+
+
+def split(config: Config, data: Dataset) -> Split:
+    """Which worker owns which training samples of `scaled` data."""
+    by: Tensor | None = data.train.targets
+    if config.split.name == "writer":
+        by = data.writers
+    if by is None:
+        raise ValueError(
+            f"split.name = 'writer' needs to know who wrote a sample, and {config.data.name} does "
+            f"not: use femnist, or another split"
+        )
+    owned: Split = create("split", config.split, by, config.training.workers, config.training.seed)
+    return owned
+
+
+def simulation(config: Config, full: Dataset, device: torch.device) -> Simulation:
+    """The simulation that a config describes, before its first step."""
+    training, averaging = config.training, config.averaging
+    data = scaled(config, full)
+    return Simulation(
+        _model(config, data),
+        F.cross_entropy,
+        data.train,
+        split(config, data),
+        schedule=_schedule(config),
+        lr=rate(config, full),
+        batch=training.batch,
+        solver=create("solver", config.solver),
+        partition=averaging.partition,
+        weights=averaging.weights,
+        buffers=averaging.buffers,
+        participation=participation(config),
+        transform=_transform(config, data, device),
+        engine=config.engine.name,
+        chunk=config.engine.chunk,
+        seed=training.seed,
+        device=device,
+    )
+
+
+def check(config: Config, full: Dataset) -> None:
+    """Raise a ValueError for whatever would stop a run of this config from starting."""
+    training, averaging = config.training, config.averaging
+    data = scaled(config, full)
+    parts = _schedule(config).parts
+    Batches(split(config, data), training.batch, training.seed)
+    rate(config, full)
+    participation(config)
+    create("solver", config.solver)
+    params = RowModel(_model(config, data), F.cross_entropy, torch.device("cpu")).params
+    PARTITIONS[averaging.partition](params, parts, training.seed)
+    _check_images(config, data)
+    device(config)
+
+
+def device(config: Config) -> torch.device:
+    """Where to compute."""
+    name = config.engine.device
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        probe = torch.ones(1, device=name)
+        probe.item()
+        return probe.device
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"engine.device = {name!r} cannot be used: {reason}; use cpu") from None
+
+
+def _lengths(config: Config, data: Dataset) -> Mapping[str, Fraction]:
+    """How many steps a unit of time takes; a scaled run shortens every unit."""
+    who = participation(config)
+    active = who.active if who else config.training.workers
+    scale = Fraction(str(config.training.scale))
+    epoch = Fraction(len(data.train.targets), active * config.training.batch)
+    return {"steps": scale, "epochs": scale * epoch}
+
+
+def _schedule(config: Config) -> Schedule:
+    assert config.averaging.parts is not None
+    return Schedule(config.averaging.interval, config.averaging.parts)
+
+
+def _model(config: Config, data: Dataset) -> nn.Module:
+    """The model, initialized as the seed says."""
+    with seeded(fold(config.training.seed, "model"), torch.device("cpu")):
+        model: nn.Module = create("model", config.model, data.shape, data.classes)
+    return model
+
+
+def _transform(config: Config, data: Dataset, device: torch.device) -> Images | None:
+    _check_images(config, data)
+    if data.train.inputs.dtype != torch.uint8:
+        return None
+    options = config.images
+    return Images.fit(
+        data.train.inputs.to(device),
+        normalize=options.normalize,
+        crop=options.crop,
+        flip=options.flip,
+    )
+
+
+def _check_images(config: Config, data: Dataset) -> None:
+    if data.train.inputs.dtype != torch.uint8 and (config.images.crop or config.images.flip):
+        raise ValueError(
+            f"images.crop and images.flip are for images, and {config.data.name} has none: "
+            f"leave them out"
+        )

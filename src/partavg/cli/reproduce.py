@@ -1,0 +1,136 @@
+"""`partavg reproduce`."""
+
+from pathlib import Path
+
+import click
+from rich import box
+from rich.table import Table
+
+from partavg import reproduce as reproducing
+from partavg.build import check
+from partavg.cli import drive, options
+from partavg.cli.display import display
+from partavg.compare import resumed
+from partavg.config import Component, create
+from partavg.data.dataset import Dataset
+from partavg.data.root import root
+from partavg.report.page import write_report
+from partavg.run import Diverged
+
+EXAMPLES = """\b
+Examples:
+  partavg reproduce table1 --rows cifar10 --seeds 3
+  partavg reproduce table3 --rows femnist,imdb-alpha1 --scale 0.05
+  partavg reproduce table1/cifar10-interval8 --out runs/cell --resume
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("target", metavar="TABLE")
+@click.option("--rows", metavar="WORDS", help="Only rows with one of these words in their name.")
+@options.seeds
+@click.option(
+    "--scale",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=1.0,
+    help="A trial: this share of the budget and of the data. Every output then says so.",
+)
+@options.settings
+@options.data
+@options.out
+@options.resume
+@options.force
+def reproduce(
+    target: str,
+    rows: str | None,
+    seeds: int,
+    scale: float,
+    overrides: tuple[str, ...],
+    data: Path | None,
+    out: Path | None,
+    resume: bool,
+    force: bool,
+) -> None:
+    """Run the recipes of a TABLE of the paper (table1 to table5, or all) or one recipe.
+
+    They run one after another, each scheme with each seed; then what the paper reports is printed
+    beside what was measured, with the sign of partial − periodic.
+    """
+    console = drive.console()
+    settings = [*overrides, *([f"training.scale={scale}"] if scale != 1 else [])]
+    store = _Datasets(root(data))
+    with drive.bad_input(), drive.plain_warnings():
+        options.check_resume(out, resume=resume, force=force)
+        names = reproducing.select(target, rows)
+        out = out or drive.next_folder(f"reproduce-{target.replace('/', '-')}")
+        planned = reproducing.planned(names, settings, seeds, out)
+        for row in planned:
+            for entry in row.entries:
+                entry.folder.check_free(resume=resume, force=force)
+                check(entry.config, store(entry.config.data))
+    again = ["partavg", "reproduce", target, *(["--rows", rows] if rows else [])]
+    again += ["--seeds", str(seeds), *(["--scale", str(scale)] if scale != 1 else [])]
+    again += [f"--set={override}" for override in overrides]
+    again += [*(["--data", str(data)] if data else []), "--out", str(out), "--resume"]
+    diverged: list[str] = []
+    with (
+        drive.early_ends(again),
+        drive.plain_warnings(),
+        drive.stop_request() as request,
+        display(console) as shown,
+    ):
+        for row in planned:
+            shown.say(f"{row.recipe.name}{_scaled(scale)}")
+            entries = resumed(row.entries) if resume else row.entries
+            samples = store(entries[0].config.data)
+            try:
+                drive.train_all(entries, samples, shown, request, resume=resume, force=force)
+                write_report(out / row.recipe.name / "report.html", entries)
+            except Diverged as error:
+                diverged.append(f"{row.recipe.name}: {error}")
+            reproducing.write_csv(out / "results.csv", planned)
+    console.print(_table(planned, scale))
+    console.print(f"results: {out / 'results.csv'}", highlight=False, soft_wrap=True)
+    console.print(f"run folders and reports: {out}", highlight=False, soft_wrap=True)
+    if diverged:
+        drive.fail("; ".join(diverged), drive.DIVERGED)
+
+
+class _Datasets:
+    """Loads datasets, and keeps the last one: rows of one dataset follow each other."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._last: tuple[Component, Dataset] | None = None
+
+    def __call__(self, wanted: Component) -> Dataset:
+        if self._last is None or self._last[0] != wanted:
+            self._last = wanted, create("data", wanted, self._root)
+        return self._last[1]
+
+
+def _scaled(scale: float) -> str:
+    return f" (scaled to {scale:g} of budget and data)" if scale != 1 else ""
+
+
+def _table(rows: list[reproducing.Row], scale: float) -> Table:
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title=f"Accuracy of u_K in %{_scaled(scale)}",
+        caption="partial − periodic: reported / measured",
+        title_justify="left",
+        caption_justify="left",
+    )
+    for heading in ("recipe", "scheme", "reported", "measured", "partial − periodic"):
+        numbers = heading in ("reported", "measured")
+        table.add_column(heading, justify="right" if numbers else "left", no_wrap=True)
+    for row in rows:
+        for number, cell in enumerate(row.cells()):
+            table.add_row(
+                row.recipe.name if number == 0 else "",
+                cell.scheme,
+                cell.reported_text,
+                cell.measured_text,
+                row.sign() if number == 0 else "",
+            )
+    return table

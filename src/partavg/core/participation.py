@@ -1,0 +1,72 @@
+"""Partial participation: which clients train at a step, and what becomes of the models."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partavg.core.seeds import fold
+
+Redistribution = Literal["permute", "average", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Participation:
+    """`active` of the `clients` train in as many slots, drawn anew after `every` steps.
+
+    With `every` 0 the first draw stays. A slot is a row: a model and the solver's memory. What the
+    newly drawn clients start from is the `redistribution`: they take over the models as they are
+    ("permute"), the average of all of them ("average"), or each client goes on with the model that
+    it had itself when it was last active ("none").
+
+    >>> Participation(clients=8, active=2, every=10)(1).shape
+    (2,)
+    """
+
+    clients: int
+    active: int
+    every: int = 0
+    redistribution: str = "permute"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.active <= self.clients:
+            raise ValueError(
+                f"{self.active} of {self.clients} clients cannot be active: "
+                f"use 1 to {self.clients}, for example by a larger fraction"
+            )
+        if self.every < 0:
+            raise ValueError(f"a draw every {self.every} steps makes no sense: use 0 for never")
+        known = get_args(Redistribution)
+        if self.redistribution not in known:
+            raise ValueError(
+                f"redistribution {self.redistribution!r} is not known: use {', '.join(known)}"
+            )
+
+    def __call__(self, step: int) -> NDArray[np.int64]:
+        """The client in each slot at a step, counted from 1: a pure function of the step."""
+        if self.active == self.clients and not (self.every and self.redistribution == "permute"):
+            return np.arange(self.clients)
+        return _draw(self.seed, self.clients, self.active, self._round(step))
+
+    @property
+    def keeps(self) -> bool:
+        """Whether clients that are not active keep models of their own."""
+        return self.redistribution == "none" and self.every > 0 and self.active < self.clients
+
+    def changes(self, step: int) -> bool:
+        """Whether a new draw begins with this step."""
+        return step > 1 and self._round(step) != self._round(step - 1)
+
+    def _round(self, step: int) -> int:
+        return (step - 1) // self.every if self.every else 0
+
+
+@lru_cache(maxsize=64)
+def _draw(seed: int, clients: int, active: int, number: int) -> NDArray[np.int64]:
+    generator = np.random.default_rng(fold(seed, "participation", number))
+    drawn = generator.permutation(clients)[:active]
+    drawn.flags.writeable = False
+    return drawn

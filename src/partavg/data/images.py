@@ -1,0 +1,99 @@
+"""From stored images to what a model sees: normalized, and when training cropped and flipped."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor
+
+from partavg.core.seeds import bits24, fold
+
+Normalize = Literal["channel", "pixel", "none"]
+
+_AUGMENT = fold(0, "augment")  # other bits than dropout draws from the same keys
+_CHUNK = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """Subtracts `mean`, divides by `deviation`; then pads by `crop`, crops back, flips.
+
+    All on the images' own device and for all workers at once. What is padded is 0, the mean.
+    Crops and flips are drawn from a key per worker and step.
+    """
+
+    mean: Float[Tensor, "*c"]
+    deviation: Float[Tensor, "*c"]
+    crop: int = 0
+    flip: bool = False
+
+    @classmethod
+    def fit(
+        cls,
+        images: UInt8[Tensor, "n c h w"],
+        *,
+        normalize: str = "channel",
+        crop: int = 0,
+        flip: bool = False,
+    ) -> "Images":
+        """With the mean and deviation of each channel, or of each pixel, of the images."""
+        if normalize not in get_args(Normalize):
+            known = ", ".join(get_args(Normalize))
+            raise ValueError(f"normalize {normalize!r} is not known: use {known}")
+        if crop < 0:
+            raise ValueError(f"crop {crop} is below 0: it is the width of the padding")
+        if normalize == "none":
+            mean, deviation = torch.zeros(1), torch.full((1,), 255.0)
+        else:
+            mean, deviation = _statistics(images, (0, 2, 3) if normalize == "channel" else (0,))
+        return cls(mean.to(images.device), deviation.to(images.device), crop, flip)
+
+    def __call__(
+        self, images: UInt8[Tensor, "*m n c h w"], keys: Int[Tensor, "*m"] | None = None
+    ) -> Float[Tensor, "*m n c h w"]:
+        """Normalize; augment as well where keys are given."""
+        # In place: the images of all workers together are the largest tensor of the data path.
+        normal = images.to(self.mean.dtype).sub_(self.mean).div_(self.deviation)
+        if keys is None or not (self.crop or self.flip):
+            return normal
+        return self._augment(normal, keys)
+
+    def _augment(self, images: Tensor, keys: Tensor) -> Tensor:
+        count, (height, width) = images.shape[-4], images.shape[-2:]
+        drawn = bits24(keys + _AUGMENT, (3, count)).flatten(0, -3)  # [m, 3, n]
+        down, right, flip = drawn.transpose(0, 1).flatten(1)  # each [m · n]
+        rows = self._window(down, height)
+        columns = self._window(right, width)
+        if self.flip:
+            columns = torch.where(flip[:, None] % 2 == 1, columns.flip(1), columns)
+        inside = _within(rows, height)[:, :, None] & _within(columns, width)[:, None]
+        index = (rows.clamp(0, height - 1) * width)[:, :, None] + columns.clamp(0, width - 1)[
+            :, None
+        ]
+        flat = images.view(-1, images.shape[-3], height * width)
+        moved = flat.gather(2, index.view(-1, 1, height * width).expand_as(flat))
+        return moved.mul_(inside.view(-1, 1, height * width)).view(images.shape)
+
+    def _window(self, drawn: Tensor, size: int) -> Tensor:
+        """Where each row, or column, of an image comes from [m · n, size]."""
+        offset = drawn % (2 * self.crop + 1) - self.crop
+        return offset[:, None] + torch.arange(size, device=drawn.device)
+
+
+def _within(places: Tensor, size: int) -> Tensor:
+    return (places >= 0) & (places < size)
+
+
+def _statistics(images: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Mean and deviation over some axes, in pieces; a pixel that never changes has deviation 1."""
+    total = square = torch.zeros((), dtype=torch.float64)
+    for piece in torch.split(images.cpu(), _CHUNK):
+        values = piece.double()
+        total = total + values.sum(axes, keepdim=True)[0]
+        square = square + values.square().sum(axes, keepdim=True)[0]
+    count = images.numel() / total.numel()
+    mean = total / count
+    deviation = (square / count - mean.square()).clamp(min=0).sqrt()
+    deviation[deviation == 0] = 1.0
+    return mean.float(), deviation.float()

@@ -1,0 +1,90 @@
+"""Recipes: TOML files that describe runs, those of the paper's tables among them."""
+
+import re
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from partavg.config import Config, check_name, override_, parse, read
+
+ROOT = Path(__file__).parent / "recipes"
+"""Where the recipes are that come with the package."""
+
+DEMO = "demo"
+
+
+@dataclass(frozen=True, slots=True)
+class Paper:
+    """What the paper reports for a recipe: accuracy in %, and its deviation, of each scheme."""
+
+    table: str
+    reported: dict[str, tuple[float, float]]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Settings, and in which of them the schemes to compare differ."""
+
+    name: str
+    tables: dict[str, Any]
+    schemes: dict[str, dict[str, Any]]
+    overrides: tuple[str, ...] = ()
+    paper: Paper | None = None
+
+    def config(self, scheme: str | None = None) -> Config:
+        """The settings of a scheme; those of all schemes if it has none of its own."""
+        tables = deepcopy(self.tables)
+        for section, values in self.schemes.get(scheme or "", {}).items():
+            if not isinstance(values, Mapping):
+                raise ValueError(f"schemes.{scheme}.{section} is not a section: write section.key")
+            tables.setdefault(section, {}).update(values)
+        for override in self.overrides:
+            override_(tables, override)
+        return parse(tables)
+
+
+def load(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:
+    """Read a recipe: a file, or the name of one that comes with the package."""
+    path = find(name)
+    tables = read(path)
+    schemes = tables.pop("schemes", {})
+    if not (isinstance(schemes, dict) and all(isinstance(v, dict) for v in schemes.values())):
+        raise ValueError(f"{path}: schemes are sections: write [schemes.partial], keys below it")
+    paper = tables.pop("paper", None)
+    known = path.is_relative_to(ROOT)
+    title = path.relative_to(ROOT).with_suffix("").as_posix() if known else path.stem
+    return Recipe(title, tables, schemes, tuple(overrides), _paper(paper, path) if paper else None)
+
+
+def find(name: str | Path) -> Path:
+    """The file of a recipe."""
+    path = Path(name)
+    if path.is_file() or path.suffix == ".toml":
+        return path
+    check_name("recipe", str(name), names())
+    return ROOT / f"{name}.toml"
+
+
+def names() -> list[str]:
+    """The recipes that come with the package, in the order of the tables."""
+    found = (path.relative_to(ROOT).with_suffix("").as_posix() for path in ROOT.rglob("*.toml"))
+    return sorted(found, key=_numbers_by_value)
+
+
+def _numbers_by_value(name: str) -> list[tuple[float, str]]:
+    pieces = re.split(r"(\d+(?:\.\d+)?)", name)
+    return [(float(piece), "") if piece[:1].isdigit() else (-1.0, piece) for piece in pieces]
+
+
+def _paper(values: Any, path: Path) -> Paper:
+    try:
+        reported = {k: (float(v[0]), float(v[1])) for k, v in values.items() if type(v) is list}
+        return Paper(str(values["table"]), reported, values.get("note", ""))
+    except (KeyError, TypeError, IndexError, ValueError, AttributeError):
+        raise ValueError(
+            f"{path}: [paper] holds the table, and for each scheme the accuracy in % and its "
+            f"deviation: partial = [88.17, 0.1]"
+        ) from None

@@ -1,0 +1,108 @@
+"""Reproduction of the paper's tables: what it reports against what a run here measures."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+
+from partavg import recipe as recipes
+from partavg.compare import Entry, plan, results, schemes_of
+from partavg.folder import write_text
+from partavg.recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One scheme of one row: the accuracy the paper reports, and those measured, in %."""
+
+    scheme: str
+    reported: tuple[float, float] | None
+    measured: tuple[float, ...]
+
+    @property
+    def reported_text(self) -> str:
+        """What the paper says."""
+        return f"{self.reported[0]:.2f} ± {self.reported[1]:.1f}" if self.reported else "–"
+
+    @property
+    def measured_text(self) -> str:
+        """What was found here."""
+        if not self.measured:
+            return "–"
+        spread = f" ± {stdev(self.measured):.2f}" if len(self.measured) > 1 else ""
+        return f"{mean(self.measured):.2f}{spread}"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a table: a recipe and its runs."""
+
+    recipe: Recipe
+    entries: tuple[Entry, ...]
+
+    def cells(self) -> list[Cell]:
+        """Its schemes, as far as their runs are finished."""
+        reported = self.recipe.paper.reported if self.recipe.paper else {}
+        return [
+            Cell(result.scheme, reported.get(result.scheme), tuple(result.values("accuracy", 100)))
+            for result in results(self.entries)
+        ]
+
+    def sign(self) -> str:
+        """The lead of partial over periodic averaging, reported and measured, and if it agrees."""
+        cells = {cell.scheme: cell for cell in self.cells()}
+        if not {"periodic", "partial"} <= cells.keys():
+            return ""
+        partial, periodic = cells["partial"], cells["periodic"]
+        assert partial.reported
+        assert periodic.reported
+        reported = partial.reported[0] - periodic.reported[0]
+        if not (partial.measured and periodic.measured):
+            return f"{reported:+.2f} / –"
+        measured = mean(partial.measured) - mean(periodic.measured)
+        agrees = "same sign" if reported * measured > 0 else "other sign"
+        return f"{reported:+.2f} / {measured:+.2f}, {agrees}"
+
+
+def select(target: str, words: str | None) -> list[str]:
+    """The names of the recipes of a table, or one recipe; only those with one of the words."""
+    known = [name for name in recipes.names() if "/" in name]
+    tables = list(dict.fromkeys(name.partition("/")[0] for name in known))
+    chosen = [name for name in known if target in ("all", name, name.partition("/")[0])]
+    if not chosen:
+        raise ValueError(
+            f"{target!r} is neither a table nor a recipe: use {', '.join(tables)}, all, "
+            f"or a name that `partavg recipes` lists"
+        )
+    wanted = [word.strip() for word in (words or "").split(",") if word.strip()]
+    kept = [name for name in chosen if not wanted or any(word in name for word in wanted)]
+    if not kept:
+        rows = ", ".join(name.partition("/")[2] for name in chosen)
+        raise ValueError(f"no row of {target} has {words!r} in its name: there are {rows}")
+    return kept
+
+
+def planned(names: Sequence[str], overrides: Sequence[str], seeds: int, out: Path) -> list[Row]:
+    """The rows to run, each with its schemes and seeds."""
+    found = [recipes.load(name, overrides) for name in names]
+    return [Row(one, tuple(plan(one, schemes_of(one), seeds, out / one.name))) for one in found]
+
+
+def write_csv(path: Path, rows: Sequence[Row]) -> None:
+    """Write every finished cell: recipe, scheme, reported and measured accuracy in %."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(
+        ("recipe", "scheme", "reported", "reported_deviation", "measured", "seeds", "scale")
+    )
+    for row in rows:
+        scale = row.entries[0].config.training.scale
+        for cell in row.cells():
+            if cell.measured:
+                reported = cell.reported or ("", "")
+                measured = f"{mean(cell.measured):.4f}"
+                seeds = len(cell.measured)
+                table.writerow((row.recipe.name, cell.scheme, *reported, measured, seeds, scale))
+    write_text(path, text.getvalue())

@@ -1,0 +1,190 @@
+"""Who is active, what becomes of the models, and what it costs."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.problems import LAYOUT, Quadratic, plan, quadratic_batches, start
+from torch import Tensor
+
+from partavg.core.loop import Batch, Gradients, Plan, train
+from partavg.core.participation import Participation
+from partavg.core.schedule import Schedule
+from partavg.core.workers import Workers
+from partavg.solvers.sgd import SGD
+
+CLIENTS, STEPS, LR, MOMENTUM = 6, 25, 0.1, 0.9
+
+
+def planned(schedule: Schedule, who: Participation, weights: Tensor | None = None) -> Plan:
+    whole = plan(schedule, who.clients, "contiguous", weights)
+    return Plan(schedule, whole.partition, whole.buffer_parts, whole.weights, who)
+
+
+def trained(schedule: Schedule, who: Participation, weights: Tensor | None = None) -> Workers:
+    """Train quadratics that belong to clients."""
+    solver = SGD(momentum=MOMENTUM)
+    every = quadratic_batches(who.clients, LAYOUT.size)
+
+    def batches(step: int) -> Batch:
+        active = torch.tensor(who(step))
+        return Batch(*(tensor[active] for tensor in every(step)))
+
+    workers = start(solver, schedule.parts, torch.ones(who.active, LAYOUT.size).double())
+    if who.keeps:
+        workers.keep(who.clients)
+    records = train(
+        workers, Quadratic(), batches, plan=planned(schedule, who, weights), solver=solver,
+        lr=lambda step: LR, until=STEPS,
+    )  # fmt: skip
+    for _ in records:
+        pass
+    return workers
+
+
+def textbook(schedule: Schedule, who: Participation, weights: Tensor) -> Tensor:
+    """The same with a list of models and plain loops."""
+    columns = [
+        torch.cat([torch.arange(a, b) for a, b in spans])
+        for spans in planned(schedule, who).partition.parts
+    ]
+    every = quadratic_batches(who.clients, LAYOUT.size)
+    fresh = torch.ones(LAYOUT.size).double(), torch.zeros(LAYOUT.size).double()
+    home = dict.fromkeys(range(who.clients), fresh)
+    slots = [fresh for _ in range(who.active)]
+
+    def average(part: Tensor, clients: list[int]) -> None:
+        shares = weights[clients] / weights[clients].sum()
+        mean = sum(p * x[part] for p, (x, _) in zip(shares, slots, strict=True))
+        for x, _ in slots:
+            x[part] = mean
+
+    clients: list[int] = []
+    for step in range(1, STEPS + 1):
+        now = who(step).tolist()
+        if clients and who.changes(step):
+            if who.redistribution == "average":
+                for part in columns:
+                    average(part, clients)
+            if who.redistribution == "none":
+                home |= dict(zip(clients, slots, strict=True))
+                slots = [home[client] for client in now]
+        clients = now
+        inputs, targets, _ = every(step)
+        for slot, client in enumerate(clients):
+            x, v = slots[slot]
+            v = MOMENTUM * v + inputs[client, 0] * (x - targets[client, 0])
+            slots[slot] = x - LR * v, v
+        for part in schedule(step):
+            average(columns[part], clients)
+    return torch.stack([x for x, _ in slots])
+
+
+@pytest.mark.parametrize("active", [2, 5, 6])
+@pytest.mark.parametrize("redistribution", ["permute", "average", "none"])
+@pytest.mark.parametrize("schedule", [Schedule(5, 1), Schedule(5, 5), Schedule(6, 2)])
+@pytest.mark.parametrize("every", [0, 4, 5, 10])
+def test_training_is_the_textbooks(
+    schedule: Schedule, redistribution: str, active: int, every: int
+) -> None:
+    who = Participation(CLIENTS, active, every, redistribution, seed=3)
+    weights = torch.arange(1, CLIENTS + 1).double() / 21
+    expected = textbook(schedule, who, weights)
+    torch.testing.assert_close(
+        trained(schedule, who, weights).params, expected, rtol=1e-12, atol=1e-12
+    )
+
+
+@given(st.integers(1, 40), st.integers(0, 7), st.integers(0, 5), st.data())
+def test_draws(clients: int, every: int, seed: int, data: st.DataObject) -> None:
+    active = data.draw(st.integers(1, clients))
+    who = Participation(clients, active, every, seed=seed)
+    for step in range(1, 30):
+        drawn = who(step)
+        assert len(set(drawn.tolist())) == active
+        assert set(drawn.tolist()) <= set(range(clients))
+        if step > 1 and not who.changes(step):
+            assert np.array_equal(drawn, who(step - 1))
+    changes = [k for k in range(1, 30) if who.changes(k)]
+    assert changes == (list(range(every + 1, 30, every)) if every else [])
+
+
+def test_every_client_has_its_turn_equally_often() -> None:
+    who = Participation(clients=20, active=5, every=1)
+    turns = np.bincount(np.concatenate([who(step) for step in range(1, 2001)]), minlength=20)
+    assert abs(turns - 500).max() < 4 * (2000 * 0.25 * 0.75) ** 0.5
+
+
+def test_when_all_are_active_models_move_only_by_permutation() -> None:
+    assert sorted(Participation(8, 8, 5)(6)) == list(range(8))
+    assert Participation(8, 8, 5)(6).tolist() != list(range(8))
+    for who in (Participation(8, 8, 5, "average"), Participation(8, 8, 5, "none")):
+        assert who(6).tolist() == list(range(8))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((8, 0), "0 of 8 clients cannot be active: use 1 to 8"),
+        ((8, 9), "9 of 8 clients cannot be active"),
+        ((8, 4, -1), "a draw every -1 steps makes no sense"),
+        ((8, 4, 1, "swap"), "redistribution 'swap' is not known: use permute, average, none"),
+    ],
+)
+def test_impossible_participation_is_refused(arguments: tuple, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        Participation(*arguments)
+
+
+class Idle:
+    """An engine that computes nothing: traffic does not depend on it."""
+
+    def __call__(self, params: Tensor, buffers: Tensor, batch: Batch) -> Iterator[Gradients]:
+        yield Gradients(slice(0, len(params)), torch.zeros(len(params)), [])
+
+
+def spent(schedule: Schedule, who: Participation, steps: int) -> tuple[float, int]:
+    """Models and messages sent per worker."""
+    workers = start(SGD(), schedule.parts, torch.zeros(who.active, LAYOUT.size).double())
+    if who.keeps:
+        workers.keep(who.clients)
+    none = torch.zeros(who.active, 1)
+    batch = Batch(none, none, torch.zeros(who.active, dtype=torch.long))
+    for _ in train(
+        workers, Idle(), lambda step: batch, plan=planned(schedule, who), solver=SGD(),
+        lr=lambda step: LR, until=steps,
+    ):  # fmt: skip
+        pass
+    return workers.bytes / (8 * LAYOUT.size), workers.messages
+
+
+@pytest.mark.parametrize("redistribution", ["permute", "average"])
+def test_redistribution_pays_for_an_interval_ten_percent_longer(redistribution: str) -> None:
+    """The paper's non-IID setting: both spend the same traffic in 10,000 iterations."""
+    periodic, _ = spent(Schedule(10, 1), Participation(4, 2, 10, redistribution), 10_000)
+    partial, _ = spent(Schedule(11, 11), Participation(4, 2, 110, redistribution), 10_000)
+    assert periodic == 1000, "an average that all get costs nothing again"
+    assert partial == pytest.approx(periodic, rel=0.01)
+    assert partial > 10_000 / 11 + 80, "the redistributions are counted"
+
+
+@pytest.mark.parametrize(
+    ("schedule", "every", "redistribution", "models", "messages"),
+    [
+        (Schedule(10, 1), 10, "permute", 2, 2),
+        (Schedule(10, 1), 5, "permute", 2 + 2, 2 + 2),
+        (Schedule(10, 1), 5, "average", 2 + 2, 2 + 2),
+        (Schedule(10, 1), 5, "none", 2, 2),
+        (Schedule(5, 5), 10, "permute", 4.8, 20 + 1),
+        (Schedule(5, 5), 10, "average", 4.8, 20 + 1),
+        (Schedule(5, 5), 0, "permute", 4, 20),
+    ],
+)
+def test_what_was_just_averaged_is_not_sent_again(
+    schedule: Schedule, every: int, redistribution: str, models: float, messages: int
+) -> None:
+    found = spent(schedule, Participation(4, 2, every, redistribution), 20)
+    assert found == (pytest.approx(models, rel=0.02), messages)
