@@ -6,9 +6,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from partavg.core.loop import Batch
+from partavg.engines import choose as choosing
 from partavg.engines.choose import choose
+from partavg.engines.looped import Looped
 from partavg.engines.model import RowModel
 from partavg.engines.recurrent import Unfused
+from partavg.engines.vmapped import Vmapped
+from partavg.models import lstm
 
 CPU = torch.device("cpu")
 KINDS = {
@@ -81,3 +85,18 @@ def test_packed_sequences_are_looped_over() -> None:
     choice = choose("auto", 0, *numbers(Text()))
     assert choice.name == "looped"
     assert "vmapped cannot run this model" in choice.reason
+
+
+def test_auto_takes_the_faster_engine_for_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And both draw the same dropout masks, in float32 as well."""
+    monkeypatch.setattr(choosing, "_MOMENT", 0.02)
+    torch.manual_seed(0)
+    model = RowModel(lstm((6,), 3, words=20, width=4, dropout=0.5), F.cross_entropy, CPU)
+    texts = torch.randint(0, 20, (4, 5, 6))
+    batch = Batch(texts, torch.randint(0, 3, (4, 5)), torch.arange(4) + 7)
+    choice = choose("auto", 0, model, model.start(), batch)
+    assert "ms per worker" in choice.reason, "both were tried and agreed"
+    params, buffers = (row.repeat(4, 1) for row in model.start())
+    looped = torch.cat([found.losses for found in Looped(model)(params, buffers, batch)])
+    vmapped = torch.cat([found.losses for found in Vmapped(model, 3)(params, buffers, batch)])
+    torch.testing.assert_close(vmapped, looped)
