@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from partavg.models import MODELS, cnn, mlp, resnet20
+from partavg.models import MODELS, cnn, logistic, lstm, mlp, resnet20, vgg11, wrn16_8, wrn28_10
+from partavg.models.wide_resnet import wide_resnet
 
 
 def count(model: torch.nn.Module) -> int:
@@ -14,12 +15,28 @@ def test_parameter_counts() -> None:
     assert count(cnn((1, 28, 28), 62)) == 6_603_710
     assert count(mlp((64,), 10)) == 64 * 64 + 64 + 64 * 10 + 10
     assert count(mlp((1, 28, 28), 10, hidden=())) == 7850
+    assert count(logistic((1, 28, 28), 10)) == 7850
+    assert count(wrn16_8((3, 32, 32), 10)) == 10_961_370
+    assert count(wrn28_10((3, 32, 32), 10)) == 36_479_194
+    assert count(wrn28_10((3, 32, 32), 100)) == 36_536_884
+    assert count(vgg11((3, 32, 32), 10)) == 9_231_114
+    assert count(vgg11((1, 28, 28), 10)) == 9_231_114 - 2 * 9 * 64
+    assert count(vgg11((1, 28, 28), 10, batch_norm=False)) == 9_224_458
+    # Embedding, then per direction four gates from input and state with two biases, then classes.
+    lstm_layer = 2 * 4 * 256 * (256 + 256 + 2)
+    assert count(lstm((200,), 2)) == 10_000 * 256 + lstm_layer + 2 * 512 + 2 == 3_613_698
 
 
-@pytest.mark.parametrize("name", sorted(MODELS))
-def test_every_model_maps_samples_to_classes(name: str) -> None:
+@pytest.mark.parametrize("name", sorted(MODELS.keys() - {"lstm"}))
+def test_every_model_maps_images_to_classes(name: str) -> None:
     shape = (1, 28, 28)
     assert MODELS[name](shape, 7)(torch.randn(2, *shape)).shape == (2, 7)
+
+
+def test_the_lstm_maps_texts_of_any_length_to_classes() -> None:
+    model = lstm((9,), 7, words=20, width=4)
+    for length in (1, 9):
+        assert model(torch.randint(0, 20, (2, length))).shape == (2, 7)
 
 
 def test_the_shortcut_without_parameters_subsamples_and_pads() -> None:
@@ -30,3 +47,85 @@ def test_the_shortcut_without_parameters_subsamples_and_pads() -> None:
     assert torch.equal(y[:, 8:24], x[:, :, ::2, ::2])
     assert not y[:, :8].any()
     assert not y[:, 24:].any()
+
+
+def test_zero_gamma_makes_every_block_its_shortcut() -> None:
+    x = torch.randn(2, 3, 8, 8)
+    zeros, plain = (resnet20((3, 8, 8), 10, zero_gamma=zero) for zero in (True, False))
+    assert zeros.state_dict().keys() == plain.state_dict().keys()
+    x = zeros[:3](x)
+    for zero, block in zip(zeros[3:12], plain[3:12], strict=True):
+        shortcut = torch.relu(zero.shortcut(x))
+        assert torch.equal(zero(x), shortcut)
+        assert not torch.allclose(block(x), torch.relu(block.shortcut(x)))
+        x = shortcut
+
+
+@pytest.mark.parametrize("build", [resnet20, wrn16_8])
+def test_norms_can_be_set(build) -> None:
+    def norms(**options: float) -> set[tuple[float, float | None]]:
+        layers = build((3, 8, 8), 10, **options).modules()
+        return {(x.eps, x.momentum) for x in layers if isinstance(x, torch.nn.BatchNorm2d)}
+
+    assert norms() == {(1e-5, 0.1)}
+    assert norms(norm_eps=1e-3, norm_momentum=0.01) == {(1e-3, 0.01)}
+
+
+def test_wide_blocks_project_only_where_the_shape_changes() -> None:
+    blocks = wrn28_10((3, 8, 8), 10)[1:13]
+    assert [i for i, block in enumerate(blocks) if block.projection is not None] == [0, 4, 8]
+    narrow = wide_resnet((3, 8, 8), 10, depth=16, width=1)[1:7]
+    assert [i for i, block in enumerate(narrow) if block.projection is not None] == [2, 4]
+
+
+def test_a_wide_block_adds_its_input_before_activation() -> None:
+    block = wide_resnet((3, 8, 8), 10, depth=16, width=1)[2]
+    torch.nn.init.zeros_(block.conv2.weight)
+    x = torch.randn(2, 16, 8, 8)
+    assert torch.equal(block(x), x)
+
+
+def test_vgg_pools_small_images_to_one_pixel() -> None:
+    for size in (8, 28, 32):
+        convolutions = vgg11((1, size, size), 10)[:-2]
+        assert convolutions(torch.randn(2, 1, size, size)).shape == (2, 512, 1, 1)
+
+
+def test_the_lstm_reads_to_the_end_in_both_directions() -> None:
+    torch.manual_seed(0)
+    model = lstm((6,), 3, words=20, width=4).eval()
+    texts = torch.randint(0, 20, (2, 6))
+    outputs, _ = model.lstm(model.embedding(texts))
+    expected = model.linear(torch.cat([outputs[:, -1, :4], outputs[:, 0, 4:]], 1))
+    assert torch.equal(model(texts), expected)
+
+
+def test_padding_is_a_word_like_any_other() -> None:
+    torch.manual_seed(0)
+    model = lstm((6,), 3, words=20, width=4).eval()
+    short, padded = torch.tensor([[5, 6, 7]]), torch.tensor([[0, 0, 0, 5, 6, 7]])
+    assert not torch.allclose(model(short), model(padded))
+    model(padded).sum().backward()
+    assert model.embedding.weight.grad[0].any()
+
+
+@pytest.mark.parametrize(
+    ("build", "sentence"),
+    [
+        (lambda: resnet20((3, 8, 8), 10, norm_eps=0.0), "norm_eps 0 is not above 0"),
+        (
+            lambda: wrn16_8((3, 8, 8), 10, norm_momentum=1.5),
+            r"norm_momentum 1.5 is not in \(0, 1\]",
+        ),
+        (lambda: wide_resnet((3, 8, 8), 10, depth=20, width=1), "depth 20 is not 6 n"),
+        (lambda: wide_resnet((3, 8, 8), 10, depth=16, width=0), "width 0 is below 1"),
+        (lambda: vgg11((3, 64, 33), 10), "images of 64 x 33 are too large for vgg11"),
+        (lambda: lstm((1, 28, 28), 10), r"samples of shape \(1, 28, 28\) are no texts"),
+        (lambda: lstm((9,), 2, words=0), "a vocabulary of 0 words"),
+        (lambda: lstm((9,), 2, width=0), "an LSTM of width 0"),
+        (lambda: lstm((9,), 2, dropout=1.5), "between 0 and 1, but got 1.5"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(build, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        build()

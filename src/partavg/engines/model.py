@@ -12,6 +12,7 @@ from torch.func import functional_call
 
 from partavg.core.layout import Layout
 from partavg.engines.dropout import KeyedDropout
+from partavg.engines.recurrent import Unfused
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) of one worker -> a scalar, for example torch.nn.functional.cross_entropy."""
@@ -93,7 +94,7 @@ class RowModel:
         # Clones: the backward pass needs the buffers as the forward pass found them.
         native = {name: self._native(name, buffer).clone() for name, buffer in buffers.items()}
         tensors = {f"module.{name}": value for name, value in {**params, **native}.items()}
-        with KeyedDropout(key):
+        with Unfused(), KeyedDropout(key):
             outputs, after = functional_call(self._probe, tensors, (inputs,))
             return self.criterion(outputs, targets), {name: after[name] for name in native}
 

@@ -5,7 +5,19 @@ from collections.abc import Callable
 from torch import nn
 
 from partavg.models.cnn import cnn
-from partavg.models.mlp import mlp
+from partavg.models.lstm import lstm
+from partavg.models.mlp import logistic, mlp
 from partavg.models.resnet import resnet20
+from partavg.models.vgg import vgg11
+from partavg.models.wide_resnet import wrn16_8, wrn28_10
 
-MODELS: dict[str, Callable[..., nn.Module]] = {"cnn": cnn, "mlp": mlp, "resnet20": resnet20}
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "cnn": cnn,
+    "logistic": logistic,
+    "lstm": lstm,
+    "mlp": mlp,
+    "resnet20": resnet20,
+    "vgg11": vgg11,
+    "wrn16_8": wrn16_8,
+    "wrn28_10": wrn28_10,
+}

@@ -27,3 +27,8 @@ def mlp(
         if dropout:
             layers.append(nn.Dropout(dropout))
     return nn.Sequential(*layers, nn.Linear(widths[-1], classes))
+
+
+def logistic(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Softmax regression: one linear layer."""
+    return mlp(shape, classes, hidden=())

@@ -4,20 +4,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from partavg.models.norm import Norm, batch_norm
+
 
 class Block(nn.Module):
     """Two 3 x 3 convolutions and a shortcut."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int, projection: bool) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, stride: int, projection: bool, norm: Norm
+    ) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
-        self.norm1 = nn.BatchNorm2d(outputs)
+        self.norm1 = norm(outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
-        self.norm2 = nn.BatchNorm2d(outputs)
+        self.norm2 = norm(outputs)
         self.shortcut: nn.Module = nn.Identity()
         if projection:
             self.shortcut = nn.Sequential(
-                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), norm(outputs)
             )
         elif stride != 1:
             self.shortcut = Pad(outputs - inputs, stride)
@@ -44,15 +48,26 @@ class Pad(nn.Module):
         return torch.cat([zeros, x, zeros], 1)
 
 
-def resnet20(shape: tuple[int, ...], classes: int, *, projection: bool = True) -> nn.Module:
+def resnet20(
+    shape: tuple[int, ...],
+    classes: int,
+    *,
+    projection: bool = True,
+    norm_eps: float = 1e-5,
+    norm_momentum: float = 0.1,
+    zero_gamma: bool = False,
+) -> nn.Module:
     """ResNet-20.
 
     With `projection`, the shortcut of the first block of each stage, the first stage too, is a
     1 x 1 convolution with BatchNorm; without, it is free of parameters.
+    With `zero_gamma`, the last BatchNorm of each block starts with weight 0, so that every block
+    starts as its shortcut.
     """
+    norm = batch_norm(norm_eps, norm_momentum)
     layers: list[nn.Module] = [
         nn.Conv2d(shape[0], 16, 3, 1, 1, bias=False),
-        nn.BatchNorm2d(16),
+        norm(16),
         nn.ReLU(),
     ]
     inputs = 16
@@ -60,6 +75,9 @@ def resnet20(shape: tuple[int, ...], classes: int, *, projection: bool = True) -
         for block in range(3):
             first = block == 0
             stride = 2 if first and stage > 0 else 1
-            layers.append(Block(inputs, width, stride, projection and first))
+            made = Block(inputs, width, stride, projection and first, norm)
+            if zero_gamma:
+                nn.init.zeros_(made.norm2.weight)
+            layers.append(made)
             inputs = width
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes))
