@@ -239,7 +239,10 @@ def test_only_the_workers_at_fault_are_named(tmp_path: Path) -> None:
         ({"model": {"hidden": [4, 0]}}, "a hidden layer of width 0 is no layer"),
         ({"split": {"alpha": 0.01, "minimum": 0}}, "owns no samples"),
         ({"images": {"crop": 2}}, "images.crop and images.flip are for images"),
-        ({"split": {"name": "writer", "alpha": None, "minimum": None}}, "split.name = 'writer' needs to know who wrote"),
+        (
+            {"split": {"name": "writer", "alpha": None, "minimum": None}},
+            "split.name = 'writer' needs to know who wrote",
+        ),
         ({"lr_schedule": {"name": "step", "at": [9, 3]}}, "name them in rising order"),
     ],
 )

@@ -145,6 +145,7 @@ def _schedule(config: Config) -> Schedule:
 
 def _model(config: Config, data: Dataset) -> nn.Module:
     """The model, initialized as the seed says."""
+    _check_words(config, data)
     with seeded(fold(config.training.seed, "model"), torch.device("cpu")):
         model: nn.Module = create("model", config.model, data.shape, data.classes)
     return model
@@ -168,4 +169,24 @@ def _check_images(config: Config, data: Dataset) -> None:
         raise ValueError(
             f"images.crop and images.flip are for images, and {config.data.name} has none: "
             f"leave them out"
+        )
+
+
+def _check_words(config: Config, data: Dataset) -> None:
+    """Words are numbers, but only a model with a vocabulary can read them."""
+    inputs, known = data.train.inputs, config.model.options.get("words")
+    if inputs.dtype == torch.int64 and known is None:
+        raise ValueError(
+            f"model.name = {config.model.name!r} cannot read the words of {config.data.name}: "
+            f"use lstm"
+        )
+    if known is not None and inputs.dtype == torch.int64 and inputs.max() >= known:
+        raise ValueError(
+            f"model.words = {known} is too few for {config.data.name}, which has words up to "
+            f"{int(inputs.max())}: set data.words and model.words to the same"
+        )
+    if inputs.dtype != torch.int64 and known is not None:
+        raise ValueError(
+            f"model.name = {config.model.name!r} reads words, and {config.data.name} has none: "
+            f"use a model for images"
         )

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from partavg.models.norm import Norm, batch_norm
+from partavg.models.shape import image
 
 
 class Block(nn.Module):
@@ -66,7 +67,7 @@ def resnet20(
     """
     norm = batch_norm(norm_eps, norm_momentum)
     layers: list[nn.Module] = [
-        nn.Conv2d(shape[0], 16, 3, 1, 1, bias=False),
+        nn.Conv2d(image(shape)[0], 16, 3, 1, 1, bias=False),
         norm(16),
         nn.ReLU(),
     ]

@@ -2,6 +2,8 @@
 
 from torch import nn
 
+from partavg.models.shape import image
+
 _STAGES = ((64,), (128,), (256, 256), (512, 512), (512, 512))  # configuration A
 
 
@@ -10,7 +12,7 @@ def vgg11(shape: tuple[int, ...], classes: int, *, batch_norm: bool = True) -> n
 
     Pooling rounds sizes up, so that images of any size up to 32 x 32 end as one pixel.
     """
-    channels, height, breadth = shape
+    channels, height, breadth = image(shape)
     if max(height, breadth) > 32:
         raise ValueError(
             f"images of {height} x {breadth} are too large for vgg11, which halves them five times "

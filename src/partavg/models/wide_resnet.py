@@ -4,6 +4,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from partavg.models.norm import Norm, batch_norm
+from partavg.models.shape import image
 
 
 class Block(nn.Module):
@@ -43,7 +44,7 @@ def wide_resnet(
     if width < 1:
         raise ValueError(f"width {width} is below 1: it multiplies the channels of each layer")
     norm = batch_norm(norm_eps, norm_momentum)
-    layers: list[nn.Module] = [nn.Conv2d(shape[0], 16, 3, 1, 1, bias=False)]
+    layers: list[nn.Module] = [nn.Conv2d(image(shape)[0], 16, 3, 1, 1, bias=False)]
     inputs = 16
     for stage, base in enumerate((16, 32, 64)):
         for block in range((depth - 4) // 6):
