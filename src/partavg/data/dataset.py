@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from jaxtyping import Shaped
+from jaxtyping import Int, Shaped
 from torch import Tensor
 
 
@@ -19,6 +19,8 @@ class Dataset(NamedTuple):
     train: Samples
     test: Samples
     classes: int
+    writers: Int[Tensor, "n"] | None = None
+    """The writer of each training sample, where the dataset knows."""
 
     @property
     def shape(self) -> tuple[int, ...]:

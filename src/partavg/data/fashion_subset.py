@@ -6,6 +6,7 @@ The first 12,000 training and the first 2,000 test images; MIT licence, see
 
 import lzma
 from importlib import resources
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from partavg.data.dataset import Dataset, Samples
 _TRAIN = 12_000
 
 
-def load() -> Dataset:
+def load(root: Path) -> Dataset:
     """Images [n, 1, 28, 28] of mean 0 and deviation 1 over the training images, and 10 classes."""
     packed = resources.files("partavg.data").joinpath("fashion_subset.xz").read_bytes()
     rows = np.frombuffer(lzma.decompress(packed), np.uint8).reshape(-1, 785)
