@@ -3,6 +3,7 @@
 import click
 
 from partavg.cli.compare import compare
+from partavg.cli.data import data
 from partavg.cli.run import run
 
 
@@ -19,4 +20,5 @@ def main() -> None:
 
 
 main.add_command(compare)
+main.add_command(data)
 main.add_command(run)

@@ -52,6 +52,14 @@ def state(source: Source, root: Path) -> State:
     return "incomplete" if source.lacks(root) else "not there"
 
 
+def size(source: Source, root: Path) -> int:
+    """Bytes on disk: the files and the cache."""
+    found = {path for layout in source.layouts for path in layout.paths(root)}
+    inside = (file for path in found for file in ([path] if path.is_file() else path.rglob("*")))
+    cache = cache_path(source, root)
+    return sum(file.stat().st_size for file in (*inside, cache) if file.is_file())
+
+
 def cache_path(source: Source, root: Path) -> Path:
     """The file that holds a decoded dataset."""
     digest = hashlib.sha256(f"{source.name}/{_VERSION}".encode()).hexdigest()
