@@ -26,11 +26,8 @@ def load(root: Path) -> Dataset:
 def _read(root: Path) -> Tensors:
     tensors = {}
     for part, names in {"train": _TRAIN, "test": ["test_batch"]}.items():
-        batches = []
-        for name in names:
-            path = root / _FOLDER / name
-            with path.open("rb") as file:
-                batches.append(pickles.load(file, path))
+        paths = [root / _FOLDER / name for name in names]
+        batches = [pickles.load(path.read_bytes(), path) for path in paths]
         images = np.concatenate([batch["data"] for batch in batches])
         labels = np.concatenate([batch["labels"] for batch in batches])
         tensors[f"{part}_images"] = torch.from_numpy(images).view(-1, 3, 32, 32)

@@ -24,8 +24,7 @@ def _read_pickles(root: Path) -> Tensors:
     tensors = {}
     for part in ("train", "test"):
         path = root / "cifar-100-python" / part
-        with path.open("rb") as file:
-            batch = pickles.load(file, path)
+        batch = pickles.load(path.read_bytes(), path)
         tensors[f"{part}_images"] = torch.from_numpy(batch["data"]).view(-1, 3, 32, 32)
         tensors[f"{part}_labels"] = torch.tensor(batch["fine_labels"])
     return tensors

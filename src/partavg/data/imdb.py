@@ -97,7 +97,7 @@ def _read_keras(root: Path) -> Tensors:
             with archive.open(f"x_{part}.npy") as file:
                 npy.read_magic(file)
                 npy.read_array_header_1_0(file)
-                reviews = pickles.load(file, path)
+                reviews = pickles.load(file.read(), path)
             with archive.open(f"y_{part}.npy") as file:
                 labels = npy.read_array(file, allow_pickle=False)
             tensors |= _packed(part, list(reviews), torch.from_numpy(labels.astype(np.int64)))

@@ -36,7 +36,7 @@ def read(path: Path) -> dict[str, NDArray[np.generic]]:
                     content = content[8 : 8 + size]
                 if kind == _MATRIX:
                     arrays |= _matrix(content)
-        except (struct.error, zlib.error, ValueError) as error:
+        except (struct.error, zlib.error, ValueError, LookupError) as error:
             raise ValueError(f"{path} is damaged ({error}): get the original") from None
     return arrays
 

@@ -1,16 +1,17 @@
 """Pickles of plain data: arrays, containers, numbers, text; whatever else they name is refused."""
 
+import io
 import pickle
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 
-def load(file: IO[bytes], path: Path) -> Any:
-    """Unpickle from an open file; `path` is its name for a person."""
+def load(content: bytes, path: Path) -> Any:
+    """Unpickle the content of a file; `path` is its name for a person."""
     try:
-        return _Plain(file, encoding="latin1").load()
+        return _Plain(io.BytesIO(content), encoding="latin1").load()
     except _Refused as refused:
         raise ValueError(
             f"{path} asks for {refused}, which no data needs: it was not loaded; get the original"
