@@ -183,6 +183,7 @@ def test_femnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_fraction_of_femnist(tmp_path: Path) -> None:
     pixels = [[0.0] * 783 + [round(k / 255, 6)] for k in range(40)]
     writers = {"a": (pixels, list(range(40))), "b": (pixels[:30], [0] * 30), "c": (pixels[:1], [1])}
+    writers["empty"] = ([], [])
     write(tmp_path / "femnist/train/all.json", leaf(writers))
     write(tmp_path / "femnist/test/all.json", leaf(writers))
     load = DATASETS["femnist"]
@@ -206,6 +207,7 @@ def test_a_fraction_of_femnist(tmp_path: Path) -> None:
         (b"[1]", "is not as LEAF writes it"),
         (leaf({"a": ([[0.5] * 783], [0])}), "images of a are not 784 values from 0 to 1"),
         (leaf({"a": ([[0.5] * 784, [0.5]], [0, 1])}), "is not as LEAF writes it"),
+        (leaf({"a": ([0.5] * 784, [0] * 784)}), "images of a are not 784 values from 0 to 1"),
         (leaf({"a": ([[1.5] * 784], [0])}), "images of a are not 784 values from 0 to 1"),
         (leaf({"a": ([[0.5] * 784], [62])}), "labels of a are not from 0 to 61"),
         (leaf({"a": ([[0.5] * 784], [0, 1])}), "a has 1 images, 2 labels, not 2"),
@@ -216,6 +218,14 @@ def test_a_file_that_leaf_did_not_write(content: bytes, sentence: str, tmp_path:
     write_femnist(tmp_path)
     write(tmp_path / "femnist/test/all_data_0.json", content)
     with pytest.raises(ValueError, match=sentence):
+        DATASETS["femnist"](tmp_path)
+
+
+def test_femnist_without_images(tmp_path: Path) -> None:
+    write_femnist(tmp_path)
+    for path in (tmp_path / "femnist/test").iterdir():
+        path.write_bytes(leaf({"a": ([], [])}))
+    with pytest.raises(ValueError, match="femnist/test holds no images: make it with LEAF"):
         DATASETS["femnist"](tmp_path)
 
 

@@ -65,6 +65,8 @@ def _read(root: Path) -> Tensors:
                 images.append(pixels)
                 labels.append(classes)
                 names += [name] * len(classes)
+        if not names:
+            raise ValueError(f"{root / 'femnist' / part} holds no images: {SOURCE.by_hand}")
         tensors[f"{part}_images"] = torch.from_numpy(np.concatenate(images)).view(-1, 1, 28, 28)
         tensors[f"{part}_labels"] = torch.from_numpy(np.concatenate(labels))
         if part == "train":
@@ -88,13 +90,13 @@ def _samples(
     data: dict[str, Any], count: int, name: str
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """LEAF's pixels are k / 255 with 6 decimals."""
-    pixels = np.array(data["x"], np.float64).reshape(len(data["x"]), -1)
+    pixels = np.array(data["x"] or np.empty((0, _PIXELS)), np.float64)
     labels = np.array(data["y"], np.int64)
     if not count == len(pixels) == len(labels):
         raise ValueError(f"{name} has {len(pixels)} images, {len(labels)} labels, not {count}")
-    if count and (pixels.shape[1] != _PIXELS or pixels.min() < 0 or pixels.max() > 1):
+    if pixels.shape[1:] != (_PIXELS,) or not ((pixels >= 0) & (pixels <= 1)).all():
         raise ValueError(f"the images of {name} are not {_PIXELS} values from 0 to 1")
-    if count and not 0 <= labels.min() <= labels.max() < CLASSES:
+    if not ((labels >= 0) & (labels < CLASSES)).all():
         raise ValueError(f"the labels of {name} are not from 0 to {CLASSES - 1}")
     return np.rint(255 * pixels).astype(np.uint8), labels
 

@@ -104,7 +104,7 @@ def _receive(download: Download, part: Path, done: int, progress: Progress) -> N
         with part.open("ab" if done else "wb") as file:
             progress(download.file, done, download.size)
             # No more than a byte too many: a wrong file must not fill the disk.
-            while block := answer.read(min(_BLOCK, download.size + 1 - done)):
+            while block := answer.read1(min(_BLOCK, download.size + 1 - done)):
                 file.write(block)
                 done += len(block)
                 progress(download.file, min(done, download.size), download.size)
