@@ -198,6 +198,8 @@ def test_a_fraction_of_femnist(tmp_path: Path) -> None:
         write(tmp_path / "femnist" / part / "all.json", leaf({"_": writers["b"], **writers}))
     more = load(tmp_path, fraction=0.1)
     assert torch.equal(more.train.inputs[more.writers == 1], data.train.inputs[data.writers == 0])
+    twins = [more.train.inputs[more.writers == writer] for writer in (0, 2)]
+    assert not torch.equal(*twins), "each writer has a draw of its own"
 
 
 @pytest.mark.parametrize(

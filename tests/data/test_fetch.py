@@ -135,8 +135,11 @@ def test_a_wrong_sum(part: bytes, content: bytes, root: Path, server: Server) ->
 
 def test_a_file_that_is_too_long(content: bytes, root: Path, server: Server) -> None:
     server.files[ARCHIVE] = content + b"more" * 100_000
+    part = root / ".partavg" / f"{ARCHIVE}.part"
+    sizes: list[int] = []
     with pytest.raises(ValueError, match="has the sha256"):
-        fetch("cifar10", root)
+        fetch("cifar10", root, lambda *_: sizes.append(part.stat().st_size))
+    assert max(sizes) <= len(content) + 1
     assert names(root) == []
 
 
