@@ -169,7 +169,9 @@ def test_imdb_with_a_review_too_few(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     write_imdb(tmp_path)
     admit("imdb", tmp_path, monkeypatch)
     (tmp_path / "aclImdb/test/pos/1_7.txt").unlink()
-    with pytest.raises(ValueError, match="test/pos holds 1 reviews instead of 2: run"):
+    with pytest.raises(
+        ValueError, match="test/pos holds 1 reviews instead of 2: delete it and run"
+    ):
         DATASETS["imdb"](tmp_path)
 
 

@@ -82,7 +82,8 @@ def _tokens(folder: Path) -> list[list[str]]:
     paths = sorted(folder.glob("*.txt"))
     if len(paths) != REVIEWS:
         raise ValueError(
-            f"{folder} holds {len(paths)} reviews instead of {REVIEWS}: {SOURCE.remedy}"
+            f"{folder} holds {len(paths)} reviews instead of {REVIEWS}: "
+            f"delete it and {SOURCE.remedy}"
         )
     texts = (path.read_text(encoding="utf-8").lower() for path in paths)
     return [_WORD.findall(_NOT_A_WORD.sub(" ", text)) for text in texts]
