@@ -4,12 +4,12 @@ import torch
 from torch.nn import functional as F
 
 import partavg
-from partavg.data import DATASETS
 from partavg.models import mlp
 
 INTERVAL, STEPS, WORKERS = 8, 80, 32
 
-data = DATASETS["fashion_subset"]()
+data = partavg.load_dataset("fashion_subset")
+images = partavg.Images.fit(data.train.inputs)
 split = partavg.dirichlet(data.train.targets, WORKERS, seed=0, alpha=0.1)
 print("parts  accuracy  peak discrepancy  MB sent  messages")
 for parts in (1, 2, 4, 8):
@@ -23,6 +23,7 @@ for parts in (1, 2, 4, 8):
         solver=partavg.SGD(momentum=0.9),
         lr=0.02,
         batch=16,
+        transform=images,
     )
     peak = max(simulation.discrepancy().total for _ in simulation.train(until=STEPS))
     accuracy = simulation.evaluate(data.test).accuracy

@@ -95,7 +95,7 @@ def test_another_component_starts_with_its_own_options(tmp_path: Path) -> None:
             "unknown key 'averaging.intervall': did you mean 'averaging.interval'?",
         ),
         ({"solver": {"momentun": 0.9}}, "did you mean 'solver.momentum'?"),
-        ({"metrics": {"xyzzy": 1}}, "use metrics.evaluate_every, metrics.discrepancy_every"),
+        ({"metrics": {"xyzzy": 1}}, "use metrics.evaluate_every, metrics.local_accuracy"),
         ({"model": {"name": "mpl"}}, "model.name = 'mpl' is not known: did you mean 'mlp'?"),
         ({"training": 3}, "training = 3 is not a section: write [training], keys below it"),
         ({"training": {"workers": "8"}}, 'training.workers = "8": input should be a valid integer'),

@@ -8,6 +8,7 @@ from partavg.backends.simulate import Discrepancy, Simulation
 from partavg.core.average import consensus, discrepancy, per_part
 from partavg.core.layout import Layout
 from partavg.core.loop import Batch, Engine, Gradients, Plan, Record, train
+from partavg.core.participation import Participation
 from partavg.core.partition import (
     PARTITIONS,
     Partition,
@@ -18,9 +19,12 @@ from partavg.core.partition import (
     contiguous,
     whole,
 )
+from partavg.core.rates import Cosine, StepDecay
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver, Sync
 from partavg.core.workers import Workers
+from partavg.data import load_dataset
+from partavg.data.images import Images
 from partavg.data.split import dirichlet, iid
 from partavg.engines.looped import Looped
 from partavg.engines.model import RowModel
@@ -32,12 +36,15 @@ __all__ = [
     "PARTITIONS",
     "SGD",
     "Batch",
+    "Cosine",
     "Discrepancy",
     "Engine",
     "Evaluation",
     "Gradients",
+    "Images",
     "Layout",
     "Looped",
+    "Participation",
     "Partition",
     "Plan",
     "Record",
@@ -46,6 +53,7 @@ __all__ = [
     "Simulation",
     "Solver",
     "Span",
+    "StepDecay",
     "Sync",
     "Vmapped",
     "Workers",
@@ -58,6 +66,7 @@ __all__ = [
     "discrepancy",
     "evaluate",
     "iid",
+    "load_dataset",
     "per_part",
     "train",
     "whole",

@@ -1,6 +1,8 @@
 """Datasets by name, splits over workers, mini-batches."""
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from partavg.data import (
     cifar10,
@@ -12,6 +14,7 @@ from partavg.data import (
     svhn,
 )
 from partavg.data.dataset import Dataset
+from partavg.data.root import root as data_root
 from partavg.data.source import Source
 
 DATASETS: dict[str, Callable[..., Dataset]] = {
@@ -37,3 +40,14 @@ SOURCES: dict[str, Source] = {
     )
 }
 """The files that do not come with the package."""
+
+
+def load_dataset(name: str, root: Path | None = None, **options: Any) -> Dataset:
+    """A dataset by name, from its files under `root` (see docs/data.md for the default).
+
+    >>> load_dataset("fashion_subset").shape
+    (1, 28, 28)
+    """
+    if name not in DATASETS:
+        raise ValueError(f"dataset {name!r} is not known: use {', '.join(DATASETS)}")
+    return DATASETS[name](data_root(root), **options)
