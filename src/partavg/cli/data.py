@@ -7,12 +7,11 @@ import click
 from rich import box
 from rich.table import Table
 
-from partavg.cli import drive
+from partavg.cli import drive, options
 from partavg.cli.transfer import transfer
 from partavg.data import DATASETS, SOURCES, cache
 from partavg.data.fetch import fetch as fetch_files
 from partavg.data.fetch import find_source, part_path
-from partavg.data.root import VARIABLE
 from partavg.data.root import root as data_root
 from partavg.data.source import Source
 
@@ -28,39 +27,31 @@ Examples:
   partavg data fetch cifar100 svhn --data /datasets
 """
 
-_root_option = click.option(
-    "--data",
-    "given",
-    metavar="ROOT",
-    type=click.Path(file_okay=False, path_type=Path),
-    help=f"The folder of the datasets; else ${VARIABLE}, else one in the user's cache.",
-)
-
 
 @click.group(invoke_without_command=True, epilog=EXAMPLES)
-@_root_option
+@options.data
 @click.pass_context
-def data(context: click.Context, given: Path | None) -> None:
+def data_command(context: click.Context, data: Path | None) -> None:
     """List the datasets and where they are; `fetch` downloads them."""
-    context.obj = given
+    context.obj = data
     if context.invoked_subcommand is None:
         with drive.bad_input():
-            root = data_root(given)
+            root = data_root(data)
             console = drive.console()
             console.print(_table(root))
             console.print(f"root: {root}", highlight=False, markup=False, soft_wrap=True)
 
 
-@data.command(epilog=FETCH_EXAMPLES)
+@data_command.command(epilog=FETCH_EXAMPLES)
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
-@_root_option
+@options.data
 @click.pass_obj
-def fetch(group: Path | None, names: tuple[str, ...], given: Path | None) -> None:
+def fetch(group: Path | None, names: tuple[str, ...], data: Path | None) -> None:
     """Download datasets from their official addresses, check and unpack them.
 
     A download that was stopped goes on where it ended.
     """
-    root = data_root(given or group)
+    root = data_root(data or group)
     with drive.bad_input(), drive.plain_warnings():
         for name in names:
             find_source(name)  # a wrong name is found before anything is downloaded

@@ -1,5 +1,7 @@
 """`partavg recipes`."""
 
+from itertools import pairwise
+
 import click
 from rich import box
 from rich.table import Table
@@ -13,6 +15,8 @@ Examples:
   partavg recipes table3
   partavg recipes table1/cifar10-interval8 > mine.toml
 """
+
+COLUMNS = ("periodic", "partial", "synchronous", "note")
 
 
 @click.command(epilog=EXAMPLES)
@@ -39,22 +43,21 @@ def _table(names: list[str]) -> Table:
         "`partavg compare NAME`, a table with `partavg reproduce TABLE`.",
         caption_justify="left",
     )
+    rows = {name: _row(recipes.load(name)) for name in names}
+    columns = [column for column in COLUMNS if any(row[column] for row in rows.values())]
     table.add_column("recipe", no_wrap=True)
-    for heading in ("periodic", "partial", "synchronous"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("note")
-    last = ""
-    for name in names:
-        group = name.partition("/")[0]
-        if last and group != last:
-            table.add_section()
-        last = group
-        paper = recipes.load(name).paper
-        cells = [
-            f"{paper.reported[scheme][0]:.2f} ± {paper.reported[scheme][1]:.1f}"
-            if paper and scheme in paper.reported
-            else ""
-            for scheme in ("periodic", "partial", "synchronous")
-        ]
-        table.add_row(name, *cells, paper.note if paper else "what `partavg compare` runs")
+    for column in columns:
+        note = column == "note"
+        table.add_column(column, justify="left" if note else "right", no_wrap=not note)
+    for name, follower in pairwise([*names, ""]):
+        ends = name.partition("/")[0] != follower.partition("/")[0]
+        table.add_row(name, *(rows[name][column] for column in columns), end_section=ends)
     return table
+
+
+def _row(recipe: recipes.Recipe) -> dict[str, str]:
+    paper = recipe.paper
+    if paper is None:
+        return {**dict.fromkeys(COLUMNS, ""), "note": "what `partavg compare` runs"}
+    reported = {k: f"{mean:.2f} ± {spread:.1f}" for k, (mean, spread) in paper.reported.items()}
+    return {**dict.fromkeys(COLUMNS, ""), **reported, "note": paper.note}

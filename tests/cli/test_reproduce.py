@@ -1,0 +1,157 @@
+"""Recipes, splits and reproduction as a person uses them: real processes."""
+
+import csv
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from tests.cli.test_cli import COMMAND, partavg
+
+from partavg.data import cache, imdb
+
+SMALL = ["--set=training.workers=2", "--set=model.width=8", "--set=data.length=6"]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A folder with a decoded copy of made-up reviews, as the real ones would be kept."""
+    generator = torch.Generator().manual_seed(0)
+    tensors = {}
+    for part, count in (("train", 600), ("test", 100)):
+        labels = torch.arange(count) % 2
+        ranks = torch.randint(1, 40, (count, 8), generator=generator) + 40 * labels[:, None]
+        tensors[f"{part}_ranks"] = ranks.flatten().int()
+        tensors[f"{part}_ends"] = torch.arange(8, 8 * count + 1, 8)
+        tensors[f"{part}_labels"] = labels
+    path = cache.cache_path(imdb.SOURCE, tmp_path / "data")
+    path.parent.mkdir(parents=True)
+    torch.save({"fingerprint": "", "tensors": tensors}, path)
+    return tmp_path / "data"
+
+
+def test_reproducing_rows_of_a_table(root: Path, tmp_path: Path) -> None:
+    done = partavg(
+        "reproduce", "table1", "--rows", "imdb-interval2,imdb-interval4", "--scale", 0.02,
+        "--seeds", 2, "--data", root, "--out", "out", *SMALL, cwd=tmp_path,
+    )  # fmt: skip
+    assert "table1/imdb-interval2 (scaled to 0.02 of budget and data)" in done.stdout
+    assert "periodic seed 0 scaled 0.02: step 54/54" in done.stdout
+    assert "Accuracy of u_K in % (scaled to 0.02 of budget and data)" in done.stdout
+    row = re.search(r"table1/imdb-interval2 +periodic +88.14 ± 0.1 +([\d.]+) ± [\d.]+ +(.*)",
+                    done.stdout)  # fmt: skip
+    assert row is not None
+    assert re.match(r"\+1\.08 / [+-][\d.]+, (same|other) sign", row[2])
+    with (tmp_path / "out" / "results.csv").open() as file:
+        cells = list(csv.DictReader(file))
+    assert [(cell["recipe"], cell["scheme"], cell["reported"]) for cell in cells] == [
+        ("table1/imdb-interval2", "periodic", "88.14"),
+        ("table1/imdb-interval2", "partial", "89.22"),
+        ("table1/imdb-interval4", "periodic", "88.78"),
+        ("table1/imdb-interval4", "partial", "89.27"),
+    ]
+    assert all(float(cell["measured"]) > 60 for cell in cells), "two vocabularies are easy to tell"
+    assert {(cell["seeds"], cell["scale"]) for cell in cells} == {("2", "0.02")}
+    assert float(row[1]) == pytest.approx(float(cells[0]["measured"]), abs=0.006)
+    page = (tmp_path / "out" / "table1" / "imdb-interval2" / "report.html").read_text()
+    assert "90 epochs, scaled to 0.02 of that and of the data" in page
+    assert "Scaled to 0.02 of the recipe&#x27;s budget and data" in page
+
+
+def test_a_reproduction_that_was_stopped_goes_on(root: Path, tmp_path: Path) -> None:
+    arguments = [
+        "reproduce",
+        "table1/imdb-interval2",
+        "--scale",
+        "0.03",
+        "--data",
+        str(root),
+        *SMALL,
+    ]
+    partavg(*arguments, "--out", "whole", cwd=tmp_path)
+    process = subprocess.Popen(
+        [*COMMAND, *arguments, "--out", "broken"], cwd=tmp_path, text=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    metrics = tmp_path / "broken/table1/imdb-interval2/partial-seed0/metrics.jsonl"
+    while process.poll() is None and not (metrics.exists() and metrics.stat().st_size > 500):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, complaint = process.communicate(timeout=60)
+    assert process.returncode == 130, complaint
+    assert f"--data {root} --out broken --resume" in complaint
+    partavg(*arguments, "--out", "broken", "--resume", cwd=tmp_path)
+    one, other = (tmp_path / name / "results.csv" for name in ("whole", "broken"))
+    assert one.read_text() == other.read_text()
+
+
+def test_what_cannot_be_reproduced_is_said_in_one_sentence(root: Path, tmp_path: Path) -> None:
+    for arguments, sentence in (
+        (["table9"], "'table9' is neither a table nor a recipe: use table1, table2"),
+        (["table1", "--rows", "mnist,nothing", "--data", "empty"], "fashion_mnist is not in empty"),
+        (["table1", "--rows", "nothing"], "no row of table1 has 'nothing' in its name: there are"),
+        (["table1", "--rows", "cifar10-", "--data", "empty"], "cifar10 is not in empty: run"),
+        (["table1", "--rows", "imdb", "--data", str(root), "--set=model.words=50"],
+         "model.words = 50 is too few for imdb"),
+    ):  # fmt: skip
+        done = partavg("reproduce", *arguments, cwd=tmp_path, code=2)
+        assert sentence in done.stderr
+        assert done.stderr.count("\n") == 1
+    assert (
+        "Invalid value for '--scale'"
+        in partavg("reproduce", "table1", "--scale", 2, cwd=tmp_path, code=2).stderr
+    )
+    assert not (tmp_path / "runs").exists()
+
+
+def test_recipes_are_listed_and_printed(tmp_path: Path) -> None:
+    everything = partavg("recipes", cwd=tmp_path).stdout
+    assert re.search(r"table1/cifar10-interval8 +85.70 ± 0.3 +88.17 ± 0.1", everything)
+    assert "demo" in everything
+    only = partavg("recipes", "table5", cwd=tmp_path).stdout
+    assert re.search(r"table5/cifar10-interval2 +91.81 ± 0.1", only)
+    assert "table1" not in only
+    text = partavg("recipes", "table1/imdb-interval2", cwd=tmp_path).stdout
+    assert text.startswith("# Table 1 of the paper")
+    assert (
+        "did you mean 'table1/imdb-interval2'"
+        in partavg("recipes", "table1/imdb-interval22", cwd=tmp_path, code=2).stderr
+    )
+
+
+def test_a_recipe_that_was_printed_runs_under_its_schemes(root: Path, tmp_path: Path) -> None:
+    text = partavg("recipes", "table3/imdb-alpha1-active50", cwd=tmp_path).stdout
+    (tmp_path / "mine.toml").write_text(text)
+    small = [*SMALL, "--set=split.minimum=1", "--set=training.steps=12", "--data", root]
+    done = partavg("run", "mine.toml", "--scheme", "periodic", *small, cwd=tmp_path)
+    assert "12/12" in done.stdout
+    config = (tmp_path / "runs" / "mine-1" / "config.toml").read_text()
+    assert "interval = 10\nparts = 1\n" in config
+    done = partavg("compare", "mine.toml", *small, "--out", "both", cwd=tmp_path)
+    assert {path.name for path in (tmp_path / "both").iterdir()} == {
+        "periodic-seed0", "partial-seed0", "report.html",
+    }  # fmt: skip
+
+
+def test_a_split_is_shown_drawn_and_saved(tmp_path: Path) -> None:
+    done = partavg("split", "--plot", "split.svg", "--save", "split.npz", cwd=tmp_path)
+    assert re.search(r"64 workers own \d+ to \d+ samples of \d to \d+ of 10 classes", done.stdout)
+    picture = (tmp_path / "split.svg").read_text()
+    assert picture.count("<g><title>worker") == 64
+    assert sum(map(int, re.findall(r"worker \d+: (\d+) samples", picture))) == 12_000
+    again = partavg(
+        "split", "--set", "split.name=saved", "--set", "split.path=split.npz", cwd=tmp_path
+    )
+    assert again.stdout.splitlines()[:65] == done.stdout.splitlines()[:65]
+    wrong = partavg("split", "--set", "split.name=saved", cwd=tmp_path, code=2)
+    assert "'' is not a saved split" in wrong.stderr
+
+
+def test_timings_are_shown(tmp_path: Path) -> None:
+    done = partavg(
+        "run", "demo", "--set=training.steps=8", "--set=metrics.timings=true", cwd=tmp_path
+    )
+    assert re.search(r"data \d+ %, engine \d+ %, solver \d+ %, averaging \d+ %", done.stdout)
