@@ -1,7 +1,6 @@
 """What is measured during a run, and how long its phases take."""
 
 import math
-from collections import defaultdict
 from time import perf_counter
 
 import torch
@@ -29,7 +28,7 @@ class Stopwatch:
             torch.cuda.synchronize(self._cuda)
         now = perf_counter()
         if self._phase:
-            self._seconds[self._phase] += now - self._began
+            self._seconds[self._phase] = self._seconds.get(self._phase, 0.0) + now - self._began
         self._phase, self._began = phase, now
 
 
@@ -42,7 +41,7 @@ class Meter:
         self._metrics = metrics
         self._steps = steps
         self._round_losses: Row = {}
-        self.timings: dict[str, float] = defaultdict(float)
+        self.timings: dict[str, float] = {}
         """Seconds in each phase, where they are wanted."""
         device = simulation.workers.params.device
         self._lap = Stopwatch(self.timings, device) if metrics.timings else unwatched
