@@ -264,6 +264,7 @@ def test_a_scaled_run_says_so_and_is_shorter(tmp_path: Path) -> None:
     assert [row["lr"] for row in run.folder.rows()] == pytest.approx(
         [0.05, 0.1, 0.1, 0.1, 0.01, 0.01]
     ), "half of 12 steps, of the warm-up and of the time to the decay"
+    assert [row["step"] for row in run.folder.rows() if "accuracy" in row] == [3, 6], "5, halved"
 
 
 def test_a_budget_in_epochs(tmp_path: Path) -> None:

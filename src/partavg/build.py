@@ -1,6 +1,7 @@
 """From a config to what it describes."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from partavg.backends.simulate import Simulation
-from partavg.config import Config, create
+from partavg.config import Config, Metrics, create
 from partavg.core.participation import Participation
 from partavg.core.partition import PARTITIONS
 from partavg.core.rates import Rate, nearest
@@ -42,6 +43,13 @@ def scaled(config: Config, data: Dataset) -> Dataset:
     return data.reduced(
         max(train, _SCALED_TRAIN * config.training.workers), max(test, _SCALED_TEST)
     )
+
+
+def metrics(config: Config) -> Metrics:
+    """What is measured; a scaled run is evaluated as often as the whole one would be."""
+    every = config.metrics.evaluate_every
+    scale = Fraction(str(config.training.scale))
+    return replace(config.metrics, evaluate_every=max(1, nearest(every, scale)) if every else 0)
 
 
 def rate(config: Config, data: Dataset) -> Rate:

@@ -114,7 +114,7 @@ class Result:
 
 def number(value: float, form: str) -> str:
     """A number for a table; what is only rounding error reads as 0."""
-    return format(0.0 if abs(value) < 1e-9 else value, form)
+    return format(0.0 if abs(value) < 1e-9 else value, form).rstrip(".")
 
 
 def results(entries: Sequence[Entry]) -> list[Result]:
@@ -159,7 +159,7 @@ def caveat(summaries: Sequence[Row]) -> str:
 def verdict(found: Sequence[Result]) -> str:
     """What was seen of partial against periodic averaging, in one plain sentence."""
     said = caveat([summary for result in found for summary in result.summaries])
-    return f"{said.capitalize()}: {_seen(found)}" if said else _seen(found)
+    return f"{said.capitalize()}. {_seen(found)}" if said else _seen(found)
 
 
 def _seen(found: Sequence[Result]) -> str:

@@ -40,7 +40,7 @@ class Run:
         self.steps = build.steps(config, data)
         self._simulation = build.simulation(config, data, device)
         self._meter = Meter(
-            self._simulation, build.scaled(config, data), config.metrics, self.steps
+            self._simulation, build.scaled(config, data), build.metrics(config), self.steps
         )
         engine = self._simulation.engine
         self.config = replace(

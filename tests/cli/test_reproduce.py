@@ -137,7 +137,7 @@ def test_a_recipe_that_was_printed_runs_under_its_schemes(root: Path, tmp_path: 
 
 
 def test_a_split_is_shown_drawn_and_saved(tmp_path: Path) -> None:
-    done = partavg("split", "--plot", "split.svg", "--save", "split.npz", cwd=tmp_path)
+    done = partavg("split", "--plot", "--save", cwd=tmp_path)
     assert re.search(r"64 workers own \d+ to \d+ samples of \d to \d+ of 10 classes", done.stdout)
     picture = (tmp_path / "split.svg").read_text()
     assert picture.count("<g><title>worker") == 64
@@ -146,6 +146,10 @@ def test_a_split_is_shown_drawn_and_saved(tmp_path: Path) -> None:
         "split", "--set", "split.name=saved", "--set", "split.path=split.npz", cwd=tmp_path
     )
     assert again.stdout.splitlines()[:65] == done.stdout.splitlines()[:65]
+    (tmp_path / "recipe.toml").write_text("[training]\nworkers = 3\n")
+    wrong = partavg("split", "--plot", "recipe.toml", cwd=tmp_path, code=2)
+    assert "recipe.toml does not end in .svg" in wrong.stderr
+    assert "workers = 3" in (tmp_path / "recipe.toml").read_text()
     wrong = partavg("split", "--set", "split.name=saved", cwd=tmp_path, code=2)
     assert "'' is not a saved split" in wrong.stderr
 

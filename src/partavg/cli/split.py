@@ -16,8 +16,8 @@ from partavg.report.bars import bars
 
 EXAMPLES = """\b
 Examples:
-  partavg split
-  partavg split recipe.toml --plot split.svg --set split.alpha=0.5
+  partavg split --plot
+  partavg split recipe.toml --plot uneven.svg --set split.alpha=0.1
   partavg split recipe.toml --save split.npz
   partavg run recipe.toml --set split.name=saved --set split.path=split.npz
 """
@@ -27,8 +27,21 @@ _BLOCKS = " ▁▂▃▄▅▆▇█"
 
 @click.command(epilog=EXAMPLES)
 @click.argument("recipe", required=False, default=recipes.DEMO)
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw it: an SVG.")
-@click.option("--save", "kept", type=click.Path(dir_okay=False, path_type=Path), help="An .npz.")
+@click.option(
+    "--plot",
+    is_flag=False,
+    flag_value=Path("split.svg"),
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Draw it, to split.svg or the file named.",
+)
+@click.option(
+    "--save",
+    "kept",
+    is_flag=False,
+    flag_value=Path("split.npz"),
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Keep it, in split.npz or the file named.",
+)
 @options.settings
 @options.data
 def split(
@@ -40,6 +53,8 @@ def split(
     split for other recipes.
     """
     with drive.bad_input(), drive.plain_warnings():
+        _check_suffix(plot, ".svg")  # before a file of another kind, a recipe, is overwritten
+        _check_suffix(kept, ".npz")
         config = recipes.load(recipe, overrides).config()
         samples = build.scaled(config, create("data", config.data, root(data)))
         owned = build.split(config, samples)
@@ -53,6 +68,11 @@ def split(
         if kept:
             save(owned, kept)
             click.echo(f"saved: {kept}")
+
+
+def _check_suffix(path: Path | None, suffix: str) -> None:
+    if path and path.suffix != suffix:
+        raise ValueError(f"{path} does not end in {suffix}: name the file to write so")
 
 
 def _picture(counts: list[list[int]]) -> str:
