@@ -23,7 +23,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import partavg
-from partavg.core.average import alone, exchange_
+from partavg.core.average import alone, collect, deliver_
 from partavg.core.partition import by_channel
 from partavg.core.solver import Sync
 from partavg.models import cnn, mlp
@@ -155,22 +155,17 @@ def averaging(workers: int, interval: int, rounds: int) -> None:
     rows = torch.randn(workers, layout.size)
     weights = torch.full((workers,), 1 / workers)
     clock = torch.ones(workers, 1, dtype=torch.float64)
+    sync = Sync(clock, clock, clock)
     buffers = torch.empty(workers, 0)
     source = torch.randn(workers, partition.sizes[0])
     target = torch.empty_like(source)
 
     def average() -> None:
-        exchange_(
-            rows,
-            {},
-            buffers,
-            partition.parts[0],
-            (),
-            solver=partavg.SGD(),
-            sync=Sync(clock, clock),
-            weights=weights,
-            reduce=alone,
+        spans, solver = partition.parts[0], partavg.SGD()
+        totals = collect(
+            rows, {}, buffers, spans, (), solver=solver, sync=sync, weights=weights, reduce=alone
         )
+        deliver_([rows[:, a:b] for a, b in spans], totals, {}, spans, solver=solver, sync=sync)
 
     def copy() -> None:
         target.copy_(source)

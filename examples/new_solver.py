@@ -24,9 +24,11 @@ class SignDescent:
         """It remembers nothing."""
         return {}
 
-    def step_(self, params: Tensor, grads: Tensor, state: dict[str, Tensor], lr: float) -> None:
+    def step_(
+        self, params: Tensor, grads: Tensor, state: dict[str, Tensor], now: partavg.Step
+    ) -> None:
         """Move every parameter by the learning rate, downhill."""
-        params.add_(grads.sign_(), alpha=-lr)
+        params.add_(grads.sign_(), alpha=-now.lr)
 
     def encode(self, rows: Tensor, state: dict[str, Tensor], sync: partavg.Sync) -> Tensor:
         """Send the parameters."""

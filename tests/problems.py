@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from partavg.core.layout import Layout
-from partavg.core.loop import Batch, Gradients, Plan
+from partavg.core.loop import Batch, Gradients
 from partavg.core.partition import PARTITIONS
+from partavg.core.plan import Plan
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
 from partavg.core.workers import Workers

@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 from partavg import config as configs
 from partavg import recipe as recipes
 from partavg.config import COMPONENTS, Config, differences, dump, parse
+from partavg.solvers.adam import Adam
+from partavg.solvers.fedprox import FedProx
+from partavg.solvers.sgd import SGD
 
 
 def load(path: Path, overrides: list[str] | None = None) -> Config:
@@ -44,6 +47,13 @@ def test_a_whole_partition_has_one_part() -> None:
             "model": st.sampled_from([{}, {"hidden": [8, 9]}, {"name": "resnet20"}]),
             "engine": st.fixed_dictionaries({}, optional={"device": st.text()}),
             "averaging": st.sampled_from([{}, {"interval": 12, "parts": 4}]),
+            "solver": st.sampled_from(
+                [
+                    {"name": "fedprox", "mu": 0.5, "base": {"name": "adam", "beta1": 0.5}},
+                    {"name": "scaffold", "base": {"momentum": 0.9}},
+                    {"name": "fedavgm", "base": {"name": "fedprox", "base": {"momentum": 0.1}}},
+                ]
+            ),
         }
     )
 )
@@ -154,3 +164,32 @@ def test_every_component_has_options_that_can_be_written_down(kind: str) -> None
     for name in registry:
         config = parse({kind: {"name": name}})
         assert parse(tomllib.loads(configs.dump(config))) == config
+
+
+def test_a_solver_below_a_solver(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('[solver]\nname = "fedprox"\n[solver.base]\nmomentum = 0.9\n')
+    made = configs.create("solver", load(recipe).solver)
+    assert made == FedProx(0.01, SGD(momentum=0.9))
+    changed = load(recipe, ["solver.base.momentum=0.5", "solver.mu=0.2"])
+    assert configs.create("solver", changed.solver) == FedProx(0.2, SGD(momentum=0.5))
+    other = load(recipe, ["solver.base.name=adam", "solver.base.beta1=0.5"])
+    assert configs.create("solver", other.solver) == FedProx(0.01, Adam(beta1=0.5))
+    assert differences(load(recipe), changed) == ["solver.mu", "solver.base"]
+
+
+@pytest.mark.parametrize(
+    ("solver", "sentence"),
+    [
+        (
+            {"name": "scaffold", "base": {"name": "adam"}},
+            "solver.base.name = 'adam' cannot be used",
+        ),
+        ({"name": "fedprox", "base": {"momentun": 1}}, "did you mean 'solver.base.momentum'"),
+        ({"name": "fedprox", "base": "sgd"}, r"solver.base = \"sgd\" is not a section"),
+        ({"name": "fedprox", "base": {"momentum": "x"}}, "solver.base.momentum = "),
+    ],
+)
+def test_mistakes_below_a_solver(solver: dict, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        parse({"solver": solver})

@@ -71,7 +71,7 @@ def test_recipe_keys_in_the_pages_exist() -> None:
     from partavg.config import COMPONENTS, parse
 
     text = (ROOT / "docs" / "recipes.md").read_text()
-    documented = set(re.findall(r"^\| `([a-z_]+\.[a-z_]+)` \|", text, re.MULTILINE))
+    documented = set(re.findall(r"^\| `([a-z_]+\.[a-z_0-9]+)` \|", text, re.MULTILINE))
     known = set()
     for kind, (registry, _) in COMPONENTS.items():
         known.add(f"{kind}.name")

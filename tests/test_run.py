@@ -1,5 +1,6 @@
 import json
 import math
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -78,9 +79,25 @@ AVERAGED = {"participation": {"fraction": 0.75, "every": 4, "redistribution": "a
 KEPT = {"participation": {"fraction": 0.5, "every": 2, "redistribution": "none"}}
 
 
+NOVA = {"name": "fednova", "momentum": None, "weight_decay": None, "decay": None}
+CLIENTS = {**PERMUTED, "solver": {"name": "scaffold", "momentum": None, "weight_decay": None,
+                                  "decay": None, "base": {"momentum": 0.5}}}  # fmt: skip
+LATE = {
+    "averaging": {"delay": 2, "shuffle": True},
+    "pace": {"name": "drawn", "least": 2, "most": 4},
+}
+POST_LOCAL = {"adapt": {"name": "post_local", "until": 5}}
+SHRINKING = {"adapt": {"name": "adacomm", "block": 3}}
+LAYERED = {"adapt": {"name": "fedlama"}, "averaging": {"partition": "layer", "interval": 2}}
+
+
 @pytest.mark.parametrize("stop", [1, 2, 3, 7, 11])
 @pytest.mark.parametrize("saved", [True, False])
-@pytest.mark.parametrize("sections", [EVERYBODY, PERMUTED, AVERAGED, KEPT])
+@pytest.mark.parametrize(
+    "sections",
+    [EVERYBODY, PERMUTED, AVERAGED, KEPT, CLIENTS, LATE, POST_LOCAL, SHRINKING, LAYERED],
+    ids=range(9),
+)
 def test_a_run_that_stopped_anywhere_resumes_to_the_same_end(
     tmp_path: Path, stop: int, saved: bool, sections: dict
 ) -> None:
@@ -238,6 +255,14 @@ def test_only_the_workers_at_fault_are_named(tmp_path: Path) -> None:
         ({"engine": {"device": "meta"}}, "engine.device = 'meta' cannot be used"),
         ({"model": {"hidden": [4, 0]}}, "a hidden layer of width 0 is no layer"),
         ({"split": {"alpha": 0.01, "minimum": 0}}, "owns no samples"),
+        ({**KEPT, "solver": NOVA}, "compares models with the last average"),
+        (
+            {"pace": {"name": "fixed", "counts": [2]}, "solver": {**NOVA, "name": "vrl_sgd"}},
+            "needs workers that take the same steps",
+        ),
+        ({"averaging": {"delay": 4}}, "delay 4 is not below the interval 4"),
+        ({"adapt": {"name": "post_local"}}, "give adapt.until"),
+        ({"adapt": {"name": "fedlama"}, "averaging": {"parts": 1}}, "needs parts to tell apart"),
         ({"images": {"crop": 2}}, "images.crop and images.flip are for images"),
         (
             {"split": {"name": "writer", "alpha": None, "minimum": None}},
@@ -265,6 +290,22 @@ def test_a_scaled_run_says_so_and_is_shorter(tmp_path: Path) -> None:
         [0.05, 0.1, 0.1, 0.1, 0.01, 0.01]
     ), "half of 12 steps, of the warm-up and of the time to the decay"
     assert [row["step"] for row in run.folder.rows() if "accuracy" in row] == [3, 6], "5, halved"
+
+
+def test_intervals_that_change(tmp_path: Path) -> None:
+    """Traffic tells which interval was used; a model is sent whole when it is re-cut."""
+    sent: dict[str, list[int]] = {}
+    for name, sections in {"post": POST_LOCAL, "ada": SHRINKING, "lama": LAYERED}.items():
+        run = tasks.run(tmp_path / name, **sections)
+        finish(run)
+        rows = list(run.folder.rows())
+        whole = 4 * (run._simulation.workers.params.shape[1] + 13)
+        sent[name] = [round(8 * (b["bytes"] - a["bytes"]) / whole) for a, b in pairwise(rows)]
+        assert run._simulation.schedule.start > 0
+    assert sent["post"][:4] == [8] * 4, "synchronous at first"
+    assert all(each in (1, 2, 3) for each in sent["post"][4:]), "then a quarter each"
+    assert sent["ada"][3] > 8, "the rest of the model, and half of the new parts"
+    assert 0 in sent["lama"][4:], "parts that wait"
 
 
 def test_a_budget_in_epochs(tmp_path: Path) -> None:
@@ -304,6 +345,11 @@ def test_recorded_trajectories(tmp_path: Path, record: bool) -> None:
             "lr_schedule": {"name": "cosine", "warmup": 3},
         },
         "half of the workers, each with its own model": KEPT,
+        "scaffold": CLIENTS,
+        "late, shuffled, of different speed": LATE,
+        "post-local": POST_LOCAL,
+        "adacomm": SHRINKING,
+        "fedlama": LAYERED,
     }
     path = Path(__file__).parent / "regression" / "trajectories.json"
     found = {}

@@ -7,7 +7,7 @@ them as a `Schedule` says; see the README for an example.
 from partavg.backends.simulate import Discrepancy, Simulation
 from partavg.core.average import consensus, discrepancy, per_part
 from partavg.core.layout import Layout
-from partavg.core.loop import Batch, Engine, Gradients, Plan, Record, train
+from partavg.core.loop import Batch, Engine, Gradients, Record, train
 from partavg.core.participation import Participation
 from partavg.core.partition import (
     PARTITIONS,
@@ -19,9 +19,10 @@ from partavg.core.partition import (
     contiguous,
     whole,
 )
+from partavg.core.plan import Plan
 from partavg.core.rates import Cosine, StepDecay
 from partavg.core.schedule import Schedule
-from partavg.core.solver import Solver, Sync
+from partavg.core.solver import Solver, Step, Sync
 from partavg.core.workers import Workers
 from partavg.data import load_dataset
 from partavg.data.images import Images
@@ -53,6 +54,7 @@ __all__ = [
     "Simulation",
     "Solver",
     "Span",
+    "Step",
     "StepDecay",
     "Sync",
     "Vmapped",

@@ -10,16 +10,23 @@ from torch.nn import functional as F
 
 from partavg.backends.simulate import Simulation
 from partavg.config import Config, Metrics, create
+from partavg.core.adapt import Adapt
+from partavg.core.pace import Pace
 from partavg.core.participation import Participation
 from partavg.core.partition import PARTITIONS
+from partavg.core.plan import check_delay
 from partavg.core.rates import Rate, nearest
 from partavg.core.schedule import Schedule
 from partavg.core.seeds import fold, seeded
+from partavg.core.solver import Solver
 from partavg.data.batches import Batches
 from partavg.data.dataset import Dataset
 from partavg.data.images import Images
 from partavg.data.split import Split
 from partavg.engines.model import RowModel
+from partavg.solvers.fednova import FedNova
+from partavg.solvers.scaffold import SCAFFOLD
+from partavg.solvers.vrl_sgd import VRLSGD
 
 _SCALED_TRAIN = 64  # samples per worker that a scaled run keeps at least
 _SCALED_TEST = 1000
@@ -69,6 +76,39 @@ def participation(config: Config) -> Participation | None:
     return Participation(workers, active, options.every, options.redistribution, seed)
 
 
+def pace(config: Config) -> Pace | None:
+    """Who takes which steps; None where everybody takes all."""
+    training = config.training
+    arguments = config.averaging.interval, training.workers, training.seed
+    who: Pace | None = create("pace", config.pace, *arguments)
+    return who
+
+
+def adapt(config: Config, data: Dataset) -> Adapt | None:
+    """How the schedule changes; None where it does not."""
+    decays = getattr(rate(config, data), "at", ())
+    policy: Adapt | None = create("adapt", config.adapt, decays)
+    return policy
+
+
+def solver(config: Config) -> Solver:
+    """The local solver, if it goes with the other settings."""
+    made: Solver = create("solver", config.solver)
+    name, kinds = config.solver.name, {type(made), type(getattr(made, "base", None))}
+    alone = config.participation.redistribution == "none" and config.participation.every
+    if alone and kinds & {SCAFFOLD, VRLSGD, FedNova}:
+        raise ValueError(
+            f"solver.name = {name!r} compares models with the last average, but with "
+            f"participation.redistribution = 'none' a model may be older: use permute or average"
+        )
+    if config.pace.name != "even" and VRLSGD in kinds:
+        raise ValueError(
+            f"solver.name = {name!r} needs workers that take the same steps, or its corrections "
+            f"do not add up to nothing: use pace.name = even, or scaffold"
+        )
+    return made
+
+
 def split(config: Config, data: Dataset) -> Split:
     """Which worker owns which training samples of `scaled` data."""
     by: Tensor | None = data.train.targets
@@ -95,11 +135,15 @@ def simulation(config: Config, full: Dataset, device: torch.device) -> Simulatio
         schedule=_schedule(config),
         lr=rate(config, full),
         batch=training.batch,
-        solver=create("solver", config.solver),
+        solver=solver(config),
         partition=averaging.partition,
         weights=averaging.weights,
         buffers=averaging.buffers,
         participation=participation(config),
+        bank=config.participation.bank,
+        pace=pace(config),
+        delay=averaging.delay,
+        adapt=adapt(config, full),
         transform=_transform(config, data, device),
         engine=config.engine.name,
         chunk=config.engine.chunk,
@@ -113,10 +157,15 @@ def check(config: Config, full: Dataset) -> None:
     training, averaging = config.training, config.averaging
     data = scaled(config, full)
     parts = _schedule(config).parts
+    check_delay(averaging.delay, averaging.interval)
     Batches(split(config, data), training.batch, training.seed)
     rate(config, full)
     participation(config)
-    create("solver", config.solver)
+    pace(config)
+    solver(config)
+    policy = adapt(config, full)
+    if policy:
+        policy.first(_schedule(config))
     params = RowModel(_model(config, data), F.cross_entropy, torch.device("cpu")).params
     PARTITIONS[averaging.partition](params, parts, training.seed)
     _check_images(config, data)
@@ -147,8 +196,10 @@ def _lengths(config: Config, data: Dataset) -> Mapping[str, Fraction]:
 
 
 def _schedule(config: Config) -> Schedule:
-    assert config.averaging.parts is not None
-    return Schedule(config.averaging.interval, config.averaging.parts)
+    averaging = config.averaging
+    assert averaging.parts is not None
+    shuffle = config.training.seed if averaging.shuffle else None
+    return Schedule(averaging.interval, averaging.parts, shuffle)
 
 
 def _model(config: Config, data: Dataset) -> nn.Module:

@@ -12,16 +12,20 @@ from typing import Annotated, Any, Literal, get_type_hints
 from annotated_types import Ge, Gt, Le
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from partavg.backends.simulate import Buffers, Weights
+from partavg.backends.simulate import Bank, Buffers, Weights
+from partavg.core.adapt import ADAPTS
+from partavg.core.pace import PACES
 from partavg.core.participation import Redistribution
 from partavg.core.partition import PARTITIONS
 from partavg.core.rates import RATES
+from partavg.core.solver import Solver
 from partavg.data import DATASETS
 from partavg.data.images import Normalize
 from partavg.data.split import SPLITS
 from partavg.engines.choose import EngineName
 from partavg.models import MODELS
 from partavg.solvers import SOLVERS
+from partavg.solvers.sgd import SGD
 
 _FINITE = ConfigDict(allow_inf_nan=False)
 _STEPS = 400  # of a recipe that gives no budget
@@ -31,7 +35,7 @@ LocalAccuracy = Literal["best", "mean", "first", "all"]
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """A dataset, split, model, solver or learning rate: its name and its options."""
+    """A dataset, a model, a solver and the like: its name and its options."""
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)
@@ -66,6 +70,7 @@ class ParticipationOptions:
     fraction: Annotated[float, Gt(0), Le(1)] = 1.0
     every: Annotated[int, Ge(0)] = 0
     redistribution: Redistribution = "permute"
+    bank: Bank = "device"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,8 @@ class Averaging:
     partition: str = "channel"
     weights: Weights = "uniform"
     buffers: Buffers = "part"
+    shuffle: bool = False
+    delay: Annotated[int, Ge(0)] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +123,8 @@ class Config:
     model: Component
     solver: Component
     lr_schedule: Component
+    pace: Component
+    adapt: Component
     training: Training = Training()
     images: ImageOptions = ImageOptions()
     participation: ParticipationOptions = ParticipationOptions()
@@ -131,6 +140,8 @@ COMPONENTS: dict[str, tuple[Mapping[str, Callable[..., Any]], str]] = {
     "model": (MODELS, "mlp"),
     "solver": (SOLVERS, "sgd"),
     "lr_schedule": (RATES, "constant"),
+    "pace": (PACES, "even"),
+    "adapt": (ADAPTS, "fixed"),
 }
 """Where the components of each kind are listed, and the one taken when a recipe names none."""
 
@@ -155,7 +166,9 @@ def parse(table: Table) -> Config:
         if not isinstance(values, Mapping):
             raise ValueError(f"{name} = {values!r} is not a section: write [{name}], keys below it")
         component = cls is Component
-        sections[name] = _component(values, name) if component else _section(values, cls, name)
+        sections[name] = (
+            _component(values, name, name) if component else _section(values, cls, name)
+        )
     config = Config(**sections)
     training, averaging = config.training, config.averaging
     check_name("averaging.partition", averaging.partition, PARTITIONS)
@@ -183,6 +196,9 @@ def override_(table: dict[str, Any], override: str) -> None:
     except tomllib.TOMLDecodeError:
         value = text.strip()
     values = table.setdefault(section, {})
+    while "." in key and isinstance(values, dict):
+        inner, _, key = key.partition(".")
+        values = values.setdefault(inner, {})
     if not isinstance(values, dict):
         return  # parse will say so
     if key == "name" and values.get("name") != value:
@@ -195,12 +211,19 @@ def override_(table: dict[str, Any], override: str) -> None:
 def dump(config: Config) -> str:
     """The TOML text of a config; `parse` reads it back to an equal one."""
     lines = []
-    for section, values in asdict(config).items():
-        options = values.pop("options", {})
+    for section in get_type_hints(Config):
+        values = _flat(getattr(config, section))
         lines.append(f"[{section}]")
-        lines += [f"{k} = {_toml(v)}" for k, v in (values | options).items() if v is not None]
+        lines += [f"{k} = {_toml(v)}" for k, v in values.items() if v is not None]
         lines.append("")
     return "\n".join(lines)
+
+
+def _flat(section: Any) -> dict[str, Any]:
+    """The keys of a section as a recipe has them."""
+    if isinstance(section, Component):
+        return {"name": section.name, **section.options}
+    return asdict(section)
 
 
 def differences(one: Config, other: Config) -> list[str]:
@@ -216,7 +239,11 @@ def differences(one: Config, other: Config) -> list[str]:
 def create(kind: str, component: Component, *arguments: Any) -> Any:
     """Make what a component describes."""
     registry, _ = COMPONENTS[kind]
-    return registry[component.name](*arguments, **component.options)
+    options = {
+        key: create("solver", value) if isinstance(value, Component) else value
+        for key, value in component.options.items()
+    }
+    return registry[component.name](*arguments, **options)
 
 
 def _section(table: Table, cls: type, name: str) -> Any:
@@ -225,18 +252,36 @@ def _section(table: Table, cls: type, name: str) -> Any:
     return cls(**{key: _value(hints[key], v, f"{name}.{key}") for key, v in table.items()})
 
 
-def _component(table: Table, kind: str) -> Component:
+def _component(table: Table, kind: str, path: str) -> Component:
     registry, default = COMPONENTS[kind]
-    name = _value(str, table.get("name", default), f"{kind}.name")
-    check_name(f"{kind}.name", name, registry)
+    name = _value(str, table.get("name", default), f"{path}.name")
+    check_name(f"{path}.name", name, registry)
     known = _options(registry[name])
     given = {key: value for key, value in table.items() if key != "name"}
-    _check_keys(given, {"name": None, **known}, f"{kind}.")
+    _check_keys(given, {"name": None, **known}, f"{path}.")
     options = {
-        key: _value(parameter.annotation, given.get(key, parameter.default), f"{kind}.{key}")
-        for key, parameter in known.items()
+        key: _nested(given.get(key, {}), p.annotation, f"{path}.{key}")
+        if p.annotation in _NESTED
+        else _value(p.annotation, given.get(key, p.default), f"{path}.{key}")
+        for key, p in known.items()
     }
     return Component(name, options)
+
+
+_NESTED: dict[Any, tuple[str, ...]] = {Solver: tuple(SOLVERS), SGD: ("sgd",)}
+"""Options that are solvers themselves, and which may be named."""
+
+
+def _nested(table: Any, annotation: Any, path: str) -> Component:
+    if not isinstance(table, Mapping):
+        raise ValueError(f"{path} = {_toml(table)} is not a section: write [{path}], keys below it")
+    component = _component(table, "solver", path)
+    if component.name not in _NESTED[annotation]:
+        raise ValueError(
+            f"{path}.name = {component.name!r} cannot be used there: "
+            f"use {' or '.join(_NESTED[annotation])}"
+        )
+    return component
 
 
 def _options(builder: Callable[..., Any]) -> dict[str, inspect.Parameter]:
@@ -279,6 +324,8 @@ def _suggest(word: str, known: Iterable[str], prefix: str = "") -> str:
 def _toml(value: Any) -> str:
     if isinstance(value, tuple | list):
         return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, Component):
+        return f"{{{', '.join(f'{k} = {_toml(v)}' for k, v in _flat(value).items())}}}"
     if isinstance(value, float):
         return repr(value)
     # JSON's strings are TOML's, but for this one character.

@@ -40,7 +40,9 @@ class Recipe:
         for section, values in self.schemes.get(scheme or "", {}).items():
             if not isinstance(values, Mapping):
                 raise ValueError(f"schemes.{scheme}.{section} is not a section: write section.key")
-            tables.setdefault(section, {}).update(values)
+            if "name" in values:  # another component has other options
+                tables[section] = {}
+            tables.setdefault(section, {}).update(deepcopy(values))
         for override in self.overrides:
             override_(tables, override)
         return parse(tables)

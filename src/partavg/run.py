@@ -85,7 +85,7 @@ class Run:
             self.folder.checkpoints,
             workers.step,
             {
-                "workers": {name: getattr(workers, name) for name in workers.__slots__},
+                "workers": workers.state(),
                 "metrics_length": self._metrics_length,
                 "seconds": self._seconds,
                 "timings": dict(self._meter.timings),
@@ -97,16 +97,7 @@ class Run:
         if saved is None:  # stopped before the first one: the start is the same again
             return
         self.folder.check_metrics(saved["metrics_length"])
-        workers = self._simulation.workers
-        for name, value in saved["workers"].items():
-            own = getattr(workers, name)
-            if isinstance(own, Tensor):
-                own.copy_(value)
-            elif isinstance(own, dict):
-                for key, tensor in own.items():
-                    tensor.copy_(value[key])
-            else:
-                setattr(workers, name, value)
+        self._simulation.load(saved["workers"])
         self._metrics_length = saved["metrics_length"]
         self._seconds = saved["seconds"]
         self._meter.timings.update(saved["timings"])

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests import oracles
 from tests.strategies import partitions, rows
 
-from partavg.core.average import alone, consensus, discrepancy, exchange_, per_part
+from partavg.core.average import alone, collect, consensus, deliver_, discrepancy, per_part
 from partavg.core.layout import Layout
 from partavg.core.partition import Partition, contiguous
 from partavg.core.solver import Sync
@@ -20,17 +20,13 @@ def weights_of(workers: int, seed: int) -> torch.Tensor:
 
 def average_(params: torch.Tensor, partition: Partition, part: int, weights: torch.Tensor) -> int:
     clock = torch.ones(len(params), 1, dtype=torch.float64)
-    return exchange_(
-        params,
-        {},
-        params.new_empty(len(params), 0),
-        partition.parts[part],
-        (),
-        solver=SGD(),
-        sync=Sync(clock, clock),
-        weights=weights,
-        reduce=alone,
+    sync, spans = Sync(clock, clock, clock), partition.parts[part]
+    none = params.new_empty(len(params), 0)
+    totals = collect(
+        params, {}, none, spans, (), solver=SGD(), sync=sync, weights=weights, reduce=alone
     )
+    deliver_([params[:, a:b] for a, b in spans], totals, {}, spans, solver=SGD(), sync=sync)
+    return sum(map(len, totals))
 
 
 @given(partitions(), st.integers(1, 7), st.integers(0, 99))

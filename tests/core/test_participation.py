@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from tests.problems import LAYOUT, Quadratic, plan, quadratic_batches, start
 from torch import Tensor
 
-from partavg.core.loop import Batch, Gradients, Plan, train
+from partavg.core.loop import Batch, Gradients, train
 from partavg.core.participation import Participation
+from partavg.core.plan import Plan
 from partavg.core.schedule import Schedule
 from partavg.core.workers import Workers
 from partavg.solvers.sgd import SGD
@@ -34,8 +35,8 @@ def trained(schedule: Schedule, who: Participation, weights: Tensor | None = Non
         return Batch(*(tensor[active] for tensor in every(step)))
 
     workers = start(solver, schedule.parts, torch.ones(who.active, LAYOUT.size).double())
-    if who.keeps:
-        workers.keep(who.clients)
+    if who.redistribution == "none" and who.moves:
+        workers.keep(who.clients, workers.row_names, torch.device("cpu"))
     records = train(
         workers, Quadratic(), batches, plan=planned(schedule, who, weights), solver=solver,
         lr=lambda step: LR, until=STEPS,
@@ -149,8 +150,8 @@ class Idle:
 def spent(schedule: Schedule, who: Participation, steps: int) -> tuple[float, int]:
     """Models and messages sent per worker."""
     workers = start(SGD(), schedule.parts, torch.zeros(who.active, LAYOUT.size).double())
-    if who.keeps:
-        workers.keep(who.clients)
+    if who.redistribution == "none" and who.moves:
+        workers.keep(who.clients, workers.row_names, torch.device("cpu"))
     none = torch.zeros(who.active, 1)
     batch = Batch(none, none, torch.zeros(who.active, dtype=torch.long))
     for _ in train(

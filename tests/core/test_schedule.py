@@ -45,3 +45,28 @@ def test_synchronous_averaging_takes_all_after_every_step() -> None:
 def test_impossible_schedules_are_refused(interval: int, parts: int, sentence: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
         Schedule(interval, parts)
+
+
+@given(st.integers(1, 12), st.integers(0, 5), st.integers(0, 30))
+def test_shuffled_cycles_take_every_part_once(parts: int, seed: int, start: int) -> None:
+    schedule = Schedule(2 * parts, parts, shuffle=seed, start=start)
+    orders = []
+    for cycle in range(4):
+        first = start + cycle * schedule.interval + 1
+        due = [schedule(step) for step in range(first, first + schedule.interval)]
+        assert sorted(part for each in due for part in each) == list(range(parts))
+        orders.append(due)
+        assert schedule.cycle_ends(first + schedule.interval - 1)
+        assert not any(schedule.cycle_ends(s) for s in range(first, first + schedule.interval - 1))
+    if parts > 5:
+        assert any(order != orders[0] for order in orders)
+
+
+def test_counting_begins_at_the_start() -> None:
+    assert [Schedule(3, 3, start=10)(step) for step in (11, 12, 13, 14)] == [(1,), (2,), (0,), (1,)]
+
+
+def test_multiples_leave_cycles_out() -> None:
+    schedule = Schedule(2, 2, multiples=(1, 3))
+    due = [schedule(step) for step in range(1, 13)]
+    assert due == [(), (0,), (), (0,), (1,), (0,), (), (0,), (), (0,), (1,), (0,)]

@@ -5,11 +5,14 @@ from tests.strategies import rows
 
 from partavg.core.loop import train
 from partavg.core.schedule import Schedule
-from partavg.core.solver import Solver, Sync
-from partavg.solvers import SOLVERS
+from partavg.core.solver import Step, Sync
 from partavg.solvers.sgd import SGD
 
 D = LAYOUT.size
+
+
+def now(lr: float, taken: int = 1) -> Step:
+    return Step(lr, torch.tensor([[float(taken)]], dtype=torch.float64))
 
 
 @pytest.mark.parametrize(
@@ -33,7 +36,7 @@ def test_steps_are_those_of_torch(options: dict) -> None:
         grads = rows(1, D, step + 1)
         theirs.grad = grads.clone()
         optimizer.step()
-        solver.step_(params, grads, state, 0.1)
+        solver.step_(params, grads, state, now(0.1))
         torch.testing.assert_close(params, theirs.detach(), rtol=0, atol=1e-12)
 
 
@@ -41,7 +44,7 @@ def test_decay_of_kernels_spares_what_has_one_axis() -> None:
     solver = SGD(weight_decay=0.5, decay="kernels")
     before = rows(3, D, 0)
     params = before.clone()
-    solver.step_(params, torch.zeros_like(params), solver.init(params, LAYOUT), 0.1)
+    solver.step_(params, torch.zeros_like(params), solver.init(params, LAYOUT), now(0.1))
     for name, view in LAYOUT.views(params).items():
         factor = 0.95 if name.endswith("weight") else 1.0
         torch.testing.assert_close(view, factor * LAYOUT.views(before)[name])
@@ -49,7 +52,7 @@ def test_decay_of_kernels_spares_what_has_one_axis() -> None:
 
 def test_momentum_stays_local_or_is_averaged_or_starts_again() -> None:
     clock = torch.ones(2, 1, dtype=torch.float64)
-    sync = Sync(clock, clock)
+    sync = Sync(clock, clock, clock)
     expected = {"local": [[1.0], [3.0]], "averaged": [[2.0], [2.0]], "reset": [[0.0], [0.0]]}
     for policy, momentum in expected.items():
         solver = SGD(momentum=0.9, momentum_at_averaging=policy)
@@ -96,19 +99,24 @@ def test_bad_options_are_refused(options: dict, sentence: str) -> None:
         SGD(**options)
 
 
-@pytest.mark.parametrize("name", sorted(SOLVERS))
-def test_every_solver_keeps_to_the_protocol(name: str) -> None:
-    """Any block of rows and columns gives what the whole gives."""
-    solver = SOLVERS[name]()
-    assert isinstance(solver, Solver)
-    assert hash(solver) == hash(SOLVERS[name]())
-    whole, grads = rows(4, D, 0), rows(4, D, 1)
-    pieces = whole.clone()
-    state = solver.init(whole, LAYOUT)
-    solver.step_(whole, grads.clone(), state, 0.1)
-    for r in (slice(0, 1), slice(1, 4)):
-        for c in (slice(0, 9), slice(9, D)):
-            fresh = solver.init(rows(4, D, 0), LAYOUT)
-            memory = {k: (v[r] if len(v) == 4 else v)[:, c] for k, v in fresh.items()}
-            solver.step_(pieces[r, c], grads[r, c].clone(), memory, 0.1)
-    assert torch.equal(whole, pieces)
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("policy", ["local", "reset"])
+def test_the_gain_is_how_far_a_gradient_of_1_goes(
+    momentum: float, nesterov: bool, policy: str
+) -> None:
+    if nesterov and not momentum:
+        return
+    solver = SGD(momentum=momentum, nesterov=nesterov, momentum_at_averaging=policy)
+    params = torch.zeros(1, D, dtype=torch.float64)
+    state = solver.init(params, LAYOUT)
+    clock = torch.zeros(1, 1, dtype=torch.float64)
+    sync = Sync(clock, clock, clock)
+    for step in range(1, 12):
+        solver.step_(params, torch.ones_like(params), state, now(0.1, step))
+        sync = Sync(sync.steps + 1, sync.lr_sum + 0.1, sync.taken + 1)
+        torch.testing.assert_close(-params[:, :1], solver.gain(sync), rtol=1e-12, atol=1e-12)
+        if step in (3, 7):  # an averaging: here with oneself
+            solver.decode_(params, params[0].clone(), state, sync)
+            params.zero_()
+            sync = Sync(clock, clock, sync.taken)

@@ -1,7 +1,8 @@
 """All workers in one process: the simulator."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, NamedTuple, get_args
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -9,11 +10,15 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from partavg.core import average
-from partavg.core.loop import Batch, Plan, Record, Watch, train, unwatched
+from partavg.core.adapt import Adapt
+from partavg.core.exchange import settle_
+from partavg.core.loop import Batch, Record, Watch, train, unwatched
+from partavg.core.pace import Pace
 from partavg.core.participation import Participation
 from partavg.core.partition import PARTITIONS, Partition, Span, follow
+from partavg.core.plan import Plan
 from partavg.core.schedule import Schedule
-from partavg.core.solver import Solver
+from partavg.core.solver import Solver, per_client
 from partavg.core.workers import Workers
 from partavg.data.batches import Batches
 from partavg.data.dataset import Samples
@@ -24,6 +29,7 @@ from partavg.solvers.sgd import SGD
 
 Buffers = Literal["part", "every", "local", "recompute"]
 Weights = Literal["uniform", "samples"]
+Bank = Literal["device", "cpu"]
 
 
 Augment = Callable[[Tensor, Tensor | None], Tensor]
@@ -44,8 +50,10 @@ class Simulation:
     step. `weights` are "uniform" or by "samples" owned. `buffers` says what becomes of
     BatchNorm's statistics: averaged with their "part", at "every" averaging, kept "local", or
     local and "recompute"d from training samples for evaluation. With `participation` only some
-    of the workers train at a time. `transform` makes of stored samples what the model sees, for
-    example `Images`.
+    of the workers train at a time, with `pace` not all of them take every step; what a client that
+    is not active keeps is in a `bank` on the "device" or the "cpu". `delay` lets averages arrive
+    later, `adapt` changes the schedule while training goes on. `transform` makes of stored samples
+    what the model sees, for example `Images`.
     """
 
     def __init__(
@@ -63,6 +71,10 @@ class Simulation:
         weights: Weights = "uniform",
         buffers: Buffers = "part",
         participation: Participation | None = None,
+        bank: Bank = "device",
+        pace: Pace | None = None,
+        delay: int = 0,
+        adapt: Adapt | None = None,
         transform: Augment | None = None,
         engine: str = "auto",
         chunk: int = 0,
@@ -84,28 +96,36 @@ class Simulation:
                 f"they must be the same"
             )
 
-        if isinstance(partition, str):
-            partition = _maker(partition)(self._model.params, schedule.parts, seed)
-        self.schedule = schedule
-        self.partition = partition
-        self._owners = partition.owners().to(self._device)
-        self._plan = Plan(
-            schedule,
-            partition,
-            _buffer_parts(buffers, partition, self._model),
-            _weights(weights, split).to(self._device, self._model.dtype),
-            participation,
-        )
+        self._given, self._adapt = schedule, adapt
+        self._cut, self._seed, self._buffers = partition, seed, buffers
+        self._shares = _weights(weights, split).to(self._device, self._model.dtype)
+        self._participation, self._pace, self._delay = participation, pace, delay
+        self._plan = self._planned(adapt.first(schedule) if adapt else schedule, delay)
+
         start = self._model.start()
         self.engine = choose(engine, chunk, self._model, start, self._batch(1))
         self._engine = self.engine.build(self._model)
         rows = participation.active if participation else len(split)
         params, statistics = (row.expand(rows, -1).clone() for row in start)
         self.workers = Workers.start(
-            params, statistics, self._model.params, self._solver, schedule.parts
+            params, statistics, self._model.params, self._solver, self.schedule.parts
         )
-        if participation and participation.keeps:
-            self.workers.keep(participation.clients)
+        if participation and participation.moves:
+            names = _kept(participation, self._solver, self.workers)
+            self.workers.keep(len(split), names, _bank_device(bank, self._device))
+        if adapt and adapt.measures:
+            self.workers.notes["apart"] = self.workers.steps.new_zeros(self.schedule.parts)
+            self.workers.notes["sizes"] = list(self.partition.sizes)
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule, as it is now."""
+        return self._plan.schedule
+
+    @property
+    def partition(self) -> Partition:
+        """The partition, as it is now."""
+        return self._plan.partition
 
     def clients(self, step: int) -> Int[np.ndarray, "m"]:
         """The worker whose samples each row reads at a step."""
@@ -114,15 +134,64 @@ class Simulation:
 
     def train(self, until: int, watch: Watch = unwatched) -> Iterator[Record]:
         """Train up to step `until`; yield a record after each iteration."""
-        return train(
-            self.workers,
-            self._engine,
-            self._batch,
-            plan=self._plan,
-            solver=self._solver,
-            lr=self._lr,
-            until=until,
-            watch=watch,
+        while self.workers.step < until:
+            if self._adapt and self.schedule.cycle_ends(self.workers.step):
+                self._change(self._adapt)
+            for record in train(
+                self.workers,
+                self._engine,
+                self._batch,
+                plan=self._plan,
+                solver=self._solver,
+                lr=self._lr,
+                until=min(until, self._cycle_end()) if self._adapt else until,
+                watch=watch,
+            ):
+                if self._adapt:
+                    self._adapt.see(self.workers.notes, self._weights @ record.losses, record.lr)
+                yield record
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Go on from what `workers.state()` was at some step."""
+        self.workers.load_(saved)
+        now = self.workers.notes.get("schedule")
+        if now:
+            self._plan = self._planned(replace(self._given, **now))
+
+    def _cycle_end(self) -> int:
+        """The step that ends the present cycle."""
+        gone = self.workers.step - self.schedule.start
+        return self.workers.step + self.schedule.interval - gone % self.schedule.interval
+
+    def _change(self, adapt: Adapt) -> None:
+        """Let another schedule follow where the policy says so."""
+        workers, step, now = self.workers, self.workers.step, self.schedule
+        follows = adapt.next(workers.notes, step, now, self._given, self._lr(step + 1))
+        if follows == now:
+            return
+        if (follows.interval, follows.parts) != (now.interval, now.parts):
+            settle_(workers, self._plan, self._solver)
+            workers.recut(follows.parts)
+        self._plan = self._planned(follows)
+        keys = ("interval", "parts", "start", "multiples")
+        workers.notes["schedule"] = {key: getattr(follows, key) for key in keys}
+
+    def _planned(self, schedule: Schedule, delay: int | None = None) -> Plan:
+        """The plan of a schedule; a delay that does not fit a new interval is shortened."""
+        cut = self._cut
+        if isinstance(cut, str):
+            cut = _maker(cut if schedule.parts > 1 else "whole")(
+                self._model.params, schedule.parts, self._seed
+            )
+        self._owners = cut.owners().to(self._device)
+        return Plan(
+            schedule,
+            cut,
+            _buffer_parts(self._buffers, cut, self._model),
+            self._shares,
+            self._participation,
+            self._pace,
+            min(self._delay, schedule.interval - 1) if delay is None else delay,
         )
 
     def consensus(self) -> nn.Module:
@@ -177,6 +246,19 @@ class Simulation:
         indices, keys = (tensor.to(self._device) for tensor in self._batches(step, active))
         inputs, targets = self._samples
         return Batch(self._transform(inputs[indices], keys), targets[indices], keys)
+
+
+def _kept(participation: Participation, solver: Solver, workers: Workers) -> tuple[str, ...]:
+    """What clients keep for themselves when they are not active."""
+    if participation.redistribution == "none":
+        return workers.row_names
+    return tuple(f"memory.{name}" for name in per_client(solver))
+
+
+def _bank_device(name: str, device: torch.device) -> torch.device:
+    if name not in get_args(Bank):
+        raise ValueError(f"bank {name!r} is not known: use {' or '.join(get_args(Bank))}")
+    return device if name == "device" else torch.device("cpu")
 
 
 def _as_stored(inputs: Tensor, keys: Tensor | None) -> Tensor:

@@ -20,7 +20,7 @@ def alone(total: Tensor) -> Tensor:
     return total
 
 
-def exchange_(
+def collect(
     params: Float[Tensor, "m d"],
     state: State,
     buffers: Float[Tensor, "m b"],
@@ -31,25 +31,36 @@ def exchange_(
     sync: Sync,
     weights: Float[Tensor, "m"],
     reduce: Reduce,
-) -> int:
-    """Average one part in place, in one reduction; return the length of a worker's message.
+) -> list[Tensor]:
+    """The weighted sums of all workers' messages about a part, span by span, in one reduction.
 
     The workers' columns are views: where the message is the parameters themselves, only their
     weighted sum, one row, is new.
     """
     parts = [(params[:, a:b], {k: v[:, a:b] for k, v in state.items()}) for a, b in spans]
-    statistics = [buffers[:, a:b] for a, b in buffer_spans]
-    encoded = [solver.encode(rows, memory, sync) for rows, memory in parts] + statistics
+    encoded = [solver.encode(rows, memory, sync) for rows, memory in parts]
+    encoded += [buffers[:, a:b] for a, b in buffer_spans]
     lengths = [rows.shape[1] for rows in encoded]
     message = params.new_empty(1, sum(lengths))
     for rows, piece in zip(encoded, torch.split(message, lengths, 1), strict=True):
         torch.mm(weights[None], rows, out=piece)  # on a CPU in half the time of weights @ rows
-    totals = torch.split(reduce(message[0]), lengths)
-    for (rows, memory), total in zip(parts, totals, strict=False):
-        solver.decode_(rows, total, memory, sync)
-    for rows, total in zip(statistics, totals[len(parts) :], strict=True):
+    return list(torch.split(reduce(message[0]), lengths))
+
+
+def deliver_(
+    columns: Sequence[Float[Tensor, "m _"]],
+    totals: Sequence[Tensor],
+    state: State,
+    spans: Sequence[Span],
+    *,
+    solver: Solver,
+    sync: Sync,
+) -> None:
+    """Give the sums to all workers; `columns` are those of the spans, then those of buffers."""
+    for rows, total, (a, b) in zip(columns, totals, spans, strict=False):
+        solver.decode_(rows, total, {k: v[:, a:b] for k, v in state.items()}, sync)
+    for rows, total in zip(columns[len(spans) :], totals[len(spans) :], strict=True):
         rows.copy_(total)
-    return sum(lengths)
 
 
 def consensus(

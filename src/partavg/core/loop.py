@@ -1,18 +1,16 @@
 """The one training loop: a local step on every worker, then average the parts that are due."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from partavg.core.average import Reduce, alone, exchange_
-from partavg.core.participation import Participation
-from partavg.core.partition import Partition, Span
-from partavg.core.schedule import Schedule
-from partavg.core.solver import Solver, Sync
+from partavg.core.average import Reduce, alone
+from partavg.core.exchange import arrive_, average_, redistribute_
+from partavg.core.plan import Plan
+from partavg.core.solver import Solver, Step
 from partavg.core.workers import Workers
 
 
@@ -45,35 +43,6 @@ class Engine(Protocol):
     ) -> Iterator[Gradients]:
         """Yield the gradients of all rows in order; update `buffers` in place."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is averaged, when, and how the workers are weighted."""
-
-    schedule: Schedule
-    partition: Partition
-    buffer_parts: tuple[tuple[Span, ...], ...]
-    """The columns of the buffers that are averaged along with each part."""
-    weights: Float[Tensor, "n"]
-    """p_i of the workers held here; they sum to 1 over all workers."""
-    participation: Participation | None = None
-    """Which clients are active, where not all are: `weights` are then those of all clients."""
-
-    def weights_at(self, step: int) -> Float[Tensor, "m"]:
-        """p_i of the workers that train at a step."""
-        if self.participation is None:
-            return self.weights
-        active = self.weights[torch.tensor(self.participation(step), device=self.weights.device)]
-        return active / active.sum()
-
-    def __post_init__(self) -> None:
-        counts = self.schedule.parts, len(self.partition.parts), len(self.buffer_parts)
-        if len(set(counts)) > 1:
-            raise ValueError(
-                f"the schedule has {counts[0]} parts, the partition {counts[1]} and the buffers "
-                f"{counts[2]}: they must be the same"
-            )
 
 
 class Record(NamedTuple):
@@ -117,26 +86,34 @@ def train(
     for step in range(workers.step + 1, until + 1):
         if plan.participation and plan.participation.changes(step):
             watch("redistribution")
-            _redistribute_(workers, plan, solver, reduce, plan.participation, step)
+            redistribute_(workers, plan, solver, reduce, plan.participation)
         rate = lr(step)
         losses = []
         watch("data")
         batch = batches(step)
+        stepping = plan.stepping(step)
+        idle = None if stepping is None else ~stepping.to(workers.params.device)
+        moves: Tensor | int = 1 if idle is None else (~idle)[:, None].to(workers.steps.dtype)
+        resting = None if idle is None else (idle, workers.buffers[idle])
+        workers.taken += moves
         watch("engine")
         for rows, values, pieces in engine(workers.params, workers.buffers, batch):
             losses.append(values)
             watch("solver")
-            _step_(workers, solver, rows, pieces, rate)
+            _step_(workers, solver, rows, pieces, rate, stepping)
             watch("engine")
-        workers.steps += 1
-        workers.lr_sum += rate
+        if resting:
+            workers.buffers[resting[0]] = resting[1]
+        workers.steps += moves
+        workers.lr_sum += rate * moves
         workers.step = step
         watch("averaging")
         due = plan.schedule(step)
-        weights = plan.weights_at(step)
         for part in due:
-            _average_(workers, part, plan.buffer_parts[part], plan, weights, solver, reduce)
+            average_(workers, part, plan, solver, reduce, delay=plan.delay)
             workers.messages += 1
+        if workers.pending:
+            arrive_(workers, plan, solver)
         watch("evaluation")
         yield Record(step, torch.cat(losses), rate, due, workers.bytes, workers.messages)
 
@@ -147,73 +124,26 @@ def _step_(
     rows: slice,
     pieces: Iterable[tuple[slice, Tensor]],
     lr: float,
+    stepping: Tensor | None,
 ) -> None:
-    """Take the local step of some rows."""
+    """Take the local step of some rows, or of those of them that take one."""
     count = len(workers.params)
+    runs = [rows] if stepping is None else _runs(stepping, rows)
     for columns, grads in pieces:
-        memory = {
-            name: (tensor[rows] if len(tensor) == count else tensor)[:, columns]
-            for name, tensor in workers.memory.items()
-        }
-        solver.step_(workers.params[rows, columns], grads, memory, lr)
+        for run in runs:
+            memory = {
+                name: (tensor[run] if len(tensor) == count else tensor)[:, columns]
+                for name, tensor in workers.memory.items()
+            }
+            own = grads[run.start - rows.start : run.stop - rows.start]
+            now = Step(lr, workers.taken[run])
+            solver.step_(workers.params[run, columns], own, memory, now)
 
 
-def _average_(
-    workers: Workers,
-    part: int,
-    buffers: tuple[Span, ...],
-    plan: Plan,
-    weights: Tensor,
-    solver: Solver,
-    reduce: Reduce,
-) -> None:
-    clock = slice(part, part + 1)
-    length = exchange_(
-        workers.params,
-        workers.memory,
-        workers.buffers,
-        plan.partition.parts[part],
-        buffers,
-        solver=solver,
-        sync=Sync(workers.steps[:, clock], workers.lr_sum[:, clock]),
-        weights=weights,
-        reduce=reduce,
-    )
-    workers.steps[:, clock] = 0
-    workers.lr_sum[:, clock] = 0
-    workers.bytes += length * workers.params.element_size()
-
-
-def _redistribute_(
-    workers: Workers,
-    plan: Plan,
-    solver: Solver,
-    reduce: Reduce,
-    participation: Participation,
-    step: int,
-) -> None:
-    """Give models to the clients that are active from this step on.
-
-    What was averaged after the step before is known to all already and costs nothing again.
-    """
-    due = plan.schedule(step - 1)
-    rest = [part for part in range(len(plan.partition.parts)) if part not in due]
-    known = {span for part in due for span in plan.buffer_parts[part]}
-    before = workers.bytes
-    if participation.keeps:
-        leaving, coming = (
-            torch.tensor(participation(k), device=workers.params.device) for k in (step - 1, step)
-        )
-        workers.swap_(leaving, coming)
-    elif participation.redistribution == "average":
-        weights = plan.weights_at(step - 1)
-        for part in rest:
-            buffers = tuple(span for span in plan.buffer_parts[part] if span not in known)
-            known.update(buffers)
-            _average_(workers, part, buffers, plan, weights, solver, reduce)
-    elif participation.redistribution == "permute":
-        # The models stay in their rows: it is the data that each row reads that changes.
-        columns = sum(plan.partition.sizes[part] for part in rest)
-        columns += workers.buffers.shape[1] - sum(stop - start for start, stop in known)
-        workers.bytes += columns * workers.params.element_size()
-    workers.messages += workers.bytes > before
+def _runs(stepping: Tensor, rows: slice) -> list[slice]:
+    """The rows that take a step, as ranges: views of them can be changed in place."""
+    count = len(stepping)
+    chosen = [row for row in range(*rows.indices(count)) if stepping[row]]
+    starts = [row for row in chosen if row - 1 not in chosen]
+    stops = [row + 1 for row in chosen if row + 1 not in chosen]
+    return [slice(start, stop) for start, stop in zip(starts, stops, strict=True)]

@@ -47,14 +47,14 @@ class Participation:
 
     def __call__(self, step: int) -> NDArray[np.int64]:
         """The client in each slot at a step, counted from 1: a pure function of the step."""
-        if self.active == self.clients and not (self.every and self.redistribution == "permute"):
+        if self.active == self.clients and not self.moves:
             return np.arange(self.clients)
         return _draw(self.seed, self.clients, self.active, self._round(step))
 
     @property
-    def keeps(self) -> bool:
-        """Whether clients that are not active keep models of their own."""
-        return self.redistribution == "none" and self.every > 0 and self.active < self.clients
+    def moves(self) -> bool:
+        """Whether a row ever reads the samples of another client."""
+        return self.every > 0 and (self.active < self.clients or self.redistribution == "permute")
 
     def changes(self, step: int) -> bool:
         """Whether a new draw begins with this step."""

@@ -2,13 +2,19 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from partavg.core.seeds import fold
+
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """Every part is averaged once in `interval` steps; one part every `interval / parts` steps.
 
     The i-th averaging (i = 1, 2, …) takes part i mod parts, which for partial averaging is the
-    paper's order: after step k, part k mod τ.
+    paper's order: after step k, part k mod τ. With a `shuffle` seed the order is drawn anew for
+    every cycle. Counting begins after step `start`. A part with a number n in `multiples` takes
+    part in every n-th cycle only.
 
     >>> partial = Schedule.partial(3)
     >>> [partial(step) for step in (1, 2, 3, 4)]
@@ -20,6 +26,9 @@ class Schedule:
 
     interval: int
     parts: int = 1
+    shuffle: int | None = None
+    start: int = 0
+    multiples: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.interval < 1:
@@ -49,5 +58,18 @@ class Schedule:
 
     def __call__(self, step: int) -> tuple[int, ...]:
         """The parts due after step 1, 2, …: none or one."""
-        averaging, early = divmod(step, self.interval // self.parts)
-        return () if early else (averaging % self.parts,)
+        averaging, early = divmod(step - self.start, self.interval // self.parts)
+        if early:
+            return ()
+        cycle, place = divmod(averaging - 1, self.parts)
+        part = (place + 1) % self.parts
+        if self.shuffle is not None:
+            generator = np.random.default_rng(fold(self.shuffle, "order", self.start, cycle))
+            part = int(generator.permutation(self.parts)[place])
+        if self.multiples and (cycle + 1) % self.multiples[part]:
+            return ()
+        return (part,)
+
+    def cycle_ends(self, step: int) -> bool:
+        """Whether a cycle is complete after a step."""
+        return step > self.start and (step - self.start) % self.interval == 0

@@ -11,6 +11,14 @@ State = dict[str, Tensor]
 """A solver's memory: tensors [m, d], one row per worker, or [1, d], shared by all workers."""
 
 
+class Step(NamedTuple):
+    """What a worker knows when it takes a local step."""
+
+    lr: float
+    taken: Float[Tensor, "m 1"]
+    """Local steps of each worker since the start, this one among them."""
+
+
 class Sync(NamedTuple):
     """What each worker did with a part since that part was last averaged."""
 
@@ -18,6 +26,10 @@ class Sync(NamedTuple):
     """Local steps."""
     lr_sum: Float[Tensor, "m 1"]
     """Sum of the learning rates of those steps: exact under any schedule."""
+    taken: Float[Tensor, "m 1"]
+    """Local steps since the start."""
+    share: float = 1.0
+    """Of all clients, those that are active."""
 
 
 @runtime_checkable
@@ -28,6 +40,9 @@ class Solver(Protocol):
     `init` must treat each column by itself, and all but `decode_` each row by itself, because
     they are called on blocks of both: the same code serves m simulated workers, a process with
     some of them, and one client, and a block that fits the processor's cache.
+
+    A solver may name entries of its memory in an attribute `per_client`: they belong to the
+    client, not to the model, and stay with it when others take its place (see Participation).
     """
 
     def init(self, params: Float[Tensor, "m d"], layout: Layout) -> State:
@@ -39,7 +54,7 @@ class Solver(Protocol):
         params: Float[Tensor, "m n"],
         grads: Float[Tensor, "m n"],
         state: State,
-        lr: float,
+        now: Step,
     ) -> None:
         """Take one local step: change `params` and `state`; `grads` may be used up."""
         ...
@@ -57,3 +72,9 @@ class Solver(Protocol):
     ) -> None:
         """Take the weighted sum of all workers' messages into `rows` and `state`."""
         ...
+
+
+def per_client(solver: Solver) -> tuple[str, ...]:
+    """The entries of a solver's memory that belong to clients."""
+    names: tuple[str, ...] = getattr(solver, "per_client", ())
+    return names

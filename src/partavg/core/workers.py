@@ -1,14 +1,15 @@
 """All that training changes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from partavg.core.layout import Layout
-from partavg.core.solver import Solver, State
+from partavg.core.solver import Solver, State, Sync
 
 
 @dataclass(slots=True)
@@ -23,12 +24,18 @@ class Workers:
     """Local steps of each worker since each part was last averaged."""
     lr_sum: Float[Tensor, "m p"]
     """Sum of the learning rates of those steps."""
+    taken: Float[Tensor, "m 1"]
+    """Local steps of each worker since the start."""
     step: int = 0
     bytes: int = 0
     """Sent by one worker so far; as much comes back."""
     messages: int = 0
     bank: State = field(default_factory=dict)
-    """What each client left behind when it was last active, where clients keep their models."""
+    """What clients that are not active keep for themselves, a row each."""
+    pending: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """Parts whose average is on its way, see `Plan.delay`."""
+    notes: dict[str, Any] = field(default_factory=dict)
+    """What an adaptive interval remembers, see `Adapt`."""
 
     @classmethod
     def start(
@@ -41,21 +48,65 @@ class Workers:
     ) -> "Workers":
         """Workers before their first step."""
         clock = torch.zeros(len(params), parts, dtype=torch.float64, device=params.device)
-        return cls(params, buffers, solver.init(params, layout), clock, clock.clone())
+        memory = solver.init(params, layout)
+        return cls(params, buffers, memory, clock, clock.clone(), clock[:, :1].clone())
 
-    def keep(self, clients: int) -> None:
-        """Keep a row of everything for each client; all start as the first row does."""
-        self.bank = {name: rows[:1].expand(clients, -1).clone() for name, rows in self._rows()}
+    def sync(self, part: int, share: float = 1.0) -> Sync:
+        """What the workers did with a part since it was last averaged."""
+        clock = slice(part, part + 1)
+        return Sync(
+            self.steps[:, clock].clone(), self.lr_sum[:, clock].clone(), self.taken.clone(), share
+        )
+
+    def recut(self, parts: int) -> None:
+        """Begin to count for other parts, all of them just averaged."""
+        self.steps = self.steps.new_zeros(len(self.params), parts)
+        self.lr_sum = torch.zeros_like(self.steps)
+
+    def keep(self, clients: int, names: Sequence[str], device: torch.device) -> None:
+        """Keep a row of each of these for every client; all start as the first row does."""
+        self.bank = {
+            name: rows[:1].to(device).repeat(clients, 1)
+            for name, rows in self._rows()
+            if name in names
+        }
 
     def swap_(self, leaving: Int[Tensor, "m"], coming: Int[Tensor, "m"]) -> None:
-        """Put the rows of the clients that leave into the bank, take out those that come."""
+        """Put what leaving clients keep into the bank, take out what the coming ones kept."""
         for name, rows in self._rows():
-            self.bank[name][leaving] = rows
-            rows.copy_(self.bank[name][coming])
+            if name in self.bank:
+                kept = self.bank[name]
+                kept[leaving.to(kept.device)] = rows.to(kept.device)
+                rows.copy_(kept[coming.to(kept.device)])
+
+    def state(self) -> dict[str, Any]:
+        """All of it, to save."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    def load_(self, saved: dict[str, Any]) -> None:
+        """Take back what `state` gave, on any device; memory that fits is used again."""
+        for name, value in saved.items():
+            setattr(self, name, self._loaded(getattr(self, name), value))
+
+    def _loaded(self, own: Any, saved: Any) -> Any:
+        if isinstance(saved, Tensor):
+            if isinstance(own, Tensor) and own.shape == saved.shape:
+                return own.copy_(saved)
+            return saved.to(self.params.device, copy=True)
+        if isinstance(saved, dict):
+            known = own if isinstance(own, dict) else {}
+            return {key: self._loaded(known.get(key), value) for key, value in saved.items()}
+        if isinstance(saved, list | tuple):
+            return type(saved)(self._loaded(None, value) for value in saved)
+        return saved
+
+    @property
+    def row_names(self) -> tuple[str, ...]:
+        """The names of all that has a row per worker."""
+        return tuple(name for name, _ in self._rows())
 
     def _rows(self) -> Iterator[tuple[str, Tensor]]:
-        """All tensors that have a row per worker."""
-        for name in ("params", "buffers", "steps", "lr_sum"):
+        for name in ("params", "buffers", "steps", "lr_sum", "taken"):
             yield name, getattr(self, name)
         for name, tensor in self.memory.items():
             if len(tensor) == len(self.params):

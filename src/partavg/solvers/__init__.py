@@ -1,8 +1,25 @@
-"""Local solvers, one file per paper."""
+"""Local solvers by name."""
 
 from collections.abc import Callable
 
 from partavg.core.solver import Solver
+from partavg.solvers.adam import adam, adamw
+from partavg.solvers.fednova import FedNova
+from partavg.solvers.fedprox import FedProx
+from partavg.solvers.outer import diloco, fedadam, fedavgm
+from partavg.solvers.scaffold import SCAFFOLD
 from partavg.solvers.sgd import SGD
+from partavg.solvers.vrl_sgd import VRLSGD
 
-SOLVERS: dict[str, Callable[..., Solver]] = {"sgd": SGD}
+SOLVERS: dict[str, Callable[..., Solver]] = {
+    "adam": adam,
+    "adamw": adamw,
+    "diloco": diloco,
+    "fedadam": fedadam,
+    "fedavgm": fedavgm,
+    "fednova": FedNova,
+    "fedprox": FedProx,
+    "scaffold": SCAFFOLD,
+    "sgd": SGD,
+    "vrl_sgd": VRLSGD,
+}

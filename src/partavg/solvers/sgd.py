@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from partavg.core.layout import Layout
-from partavg.core.solver import State, Sync
+from partavg.core.solver import State, Step, Sync
 
 Decay = Literal["all", "kernels"]
 Averaging = Literal["local", "averaged", "reset"]
@@ -63,7 +63,7 @@ momentum_at_averaging='local')
         params: Float[Tensor, "m n"],
         grads: Float[Tensor, "m n"],
         state: State,
-        lr: float,
+        now: Step,
     ) -> None:
         """One step of gradient descent on every row."""
         if "decays" in state:
@@ -75,7 +75,7 @@ momentum_at_averaging='local')
             velocity = state["momentum"]
             torch.add(grads, velocity, alpha=self.momentum, out=velocity)
             direction = grads.add_(velocity, alpha=self.momentum) if self.nesterov else velocity
-        params.add_(direction, alpha=-lr)
+        params.add_(direction, alpha=-now.lr)
 
     def encode(self, rows: Float[Tensor, "m n"], state: State, sync: Sync) -> Float[Tensor, "m l"]:
         """The parameters themselves, and the momentum if it is to be averaged."""
@@ -94,6 +94,20 @@ momentum_at_averaging='local')
             state["momentum"].copy_(total[rows.shape[1] :])
         elif self.momentum and self.momentum_at_averaging == "reset":
             state["momentum"].zero_()
+
+    def gain(self, sync: Sync) -> Float[Tensor, "m 1"]:
+        """How far a gradient that is always 1 would have moved a part since its last averaging.
+
+        Without momentum the sum of the learning rates. With it a step's direction weighs
+        (1 − ρ^k) / (1 − ρ) after k steps from rest; here is the mean of that weight over the steps.
+        """
+        if not self.momentum:
+            return sync.lr_sum
+        steps = sync.steps.clamp(min=1)
+        age = steps if self.momentum_at_averaging == "reset" else sync.taken.clamp(min=1)
+        rho, rest = self.momentum, 1 - self.momentum
+        weight = (1 - rho ** (age - steps + 1) * (1 - rho**steps) / (steps * rest)) / rest
+        return sync.lr_sum * (1 + rho * weight if self.nesterov else weight)
 
     @property
     def _averages_momentum(self) -> bool:

@@ -1,0 +1,197 @@
+"""Intervals that change while training goes on.
+
+An Adapt policy sees every record, and at the end of cycles says which Schedule comes next. All it
+remembers is in `notes`, which are saved with the workers.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+from torch import Tensor
+
+from partavg.core.schedule import Schedule
+
+Notes = dict[str, Any]
+
+
+@runtime_checkable
+class Adapt(Protocol):
+    """Decides the next schedule."""
+
+    measures: ClassVar[bool]
+    """Whether it needs `notes["apart"]`, the discrepancy of each part before its averaging."""
+
+    def first(self, schedule: Schedule) -> Schedule:
+        """The schedule to begin with, where the recipe gives `schedule`."""
+        ...
+
+    def see(self, notes: Notes, loss: Tensor, lr: float) -> None:
+        """Take note of a step: its mean loss and its learning rate."""
+        ...
+
+    def next(self, notes: Notes, step: int, now: Schedule, given: Schedule, lr: float) -> Schedule:
+        """The schedule after a cycle that ends with `step`: `now`, or another that starts there.
+
+        `given` is the recipe's, `lr` the learning rate of the next step.
+        """
+        ...
+
+
+def recut(given: Schedule, interval: int, start: int) -> Schedule:
+    """The given schedule with another interval: periodic and partial averaging stay what they are.
+
+    >>> recut(Schedule.partial(8), 3, 40)
+    Schedule(interval=3, parts=3, shuffle=None, start=40, multiples=())
+    """
+    most = interval if given.parts == given.interval else min(given.parts, interval)
+    parts = next(parts for parts in range(most, 0, -1) if interval % parts == 0)
+    return replace(given, interval=interval, parts=parts, start=start, multiples=())
+
+
+@dataclass(frozen=True, slots=True)
+class PostLocal:
+    """Synchronous SGD up to a step, then the interval given (Lin, Stich, Patel, Jaggi, 2020)."""
+
+    until: int
+    measures: ClassVar[bool] = False
+
+    def first(self, schedule: Schedule) -> Schedule:
+        """Average everything after every step."""
+        return recut(schedule, 1, 0) if self.until else schedule
+
+    def see(self, notes: Notes, loss: Tensor, lr: float) -> None:
+        """Nothing to note."""
+
+    def next(self, notes: Notes, step: int, now: Schedule, given: Schedule, lr: float) -> Schedule:
+        """The interval given, once its time has come."""
+        if now.interval == given.interval or step < self.until:
+            return now
+        return replace(given, start=step)
+
+
+@dataclass(frozen=True, slots=True)
+class AdaComm:
+    """τ ← ⌈τ₀ √((η₀/η) (F/F₀))⌉ after every `block` steps, or half of τ if that does not shrink it.
+
+    F is the mean mini-batch loss of the last cycle, F₀ that of the first step. Changes wait for the
+    end of a cycle (Wang, Joshi, 2019).
+    """
+
+    block: int = 100
+    measures: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.block < 1:
+            raise ValueError(f"a block of {self.block} steps never ends: use 1 or more")
+
+    def first(self, schedule: Schedule) -> Schedule:
+        """The schedule given."""
+        return schedule
+
+    def see(self, notes: Notes, loss: Tensor, lr: float) -> None:
+        """Add up the losses of a cycle."""
+        if "first" not in notes:
+            notes |= {"first": loss, "lr": lr, "sum": loss * 0, "count": 0, "decided": 0}
+        notes["sum"] = notes["sum"] + loss
+        notes["count"] += 1
+
+    def next(self, notes: Notes, step: int, now: Schedule, given: Schedule, lr: float) -> Schedule:
+        """Another interval if a block is over."""
+        loss = float(notes["sum"]) / notes["count"]
+        notes |= {"sum": notes["sum"] * 0, "count": 0}
+        if step - notes["decided"] < self.block:
+            return now
+        notes["decided"] = step
+        ratio = notes["lr"] / lr * loss / max(float(notes["first"]), 1e-12)
+        interval = math.ceil(given.interval * math.sqrt(max(ratio, 0.0)))
+        if interval >= now.interval:
+            interval = now.interval // 2
+        interval = max(1, interval)
+        return now if interval == now.interval else recut(given, interval, step)
+
+
+@dataclass(frozen=True, slots=True)
+class FedLAMA:
+    """Parts whose workers hardly differ are averaged in every `phi`-th cycle only.
+
+    After every `phi` cycles the parts are sorted by their discrepancy per parameter; the least of
+    them, as long as their share of all discrepancy is below the share of the traffic that the
+    others make, wait (Lee, Zhang, Avestimehr, 2023). A partition by layer gives layers their own
+    intervals.
+    """
+
+    phi: int = 2
+    measures: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.phi < 2:
+            raise ValueError(f"phi {self.phi} changes nothing: use 2 or more")
+
+    def first(self, schedule: Schedule) -> Schedule:
+        """Every part in every cycle."""
+        if schedule.parts < 2:
+            raise ValueError(
+                f"fedlama needs parts to tell apart, and there is {schedule.parts}: use partial "
+                f"averaging, for example by layer"
+            )
+        return schedule
+
+    def see(self, notes: Notes, loss: Tensor, lr: float) -> None:
+        """The loop notes the discrepancies."""
+
+    def next(self, notes: Notes, step: int, now: Schedule, given: Schedule, lr: float) -> Schedule:
+        """Sort the parts anew, when all of them were averaged in the cycle that ends."""
+        if (step - now.start) // now.interval % self.phi:
+            return now
+        apart, sizes = notes["apart"].tolist(), notes["sizes"]
+        waiting = _least(apart, sizes)
+        multiples = tuple(self.phi if part in waiting else 1 for part in range(now.parts))
+        return replace(now, start=step, multiples=multiples)
+
+
+def _least(apart: list[float], sizes: list[int]) -> set[int]:
+    """The parts that may wait: their share of the discrepancy is below the others' of the size."""
+    order = sorted(range(len(sizes)), key=lambda part: apart[part] / sizes[part])
+    waiting: set[int] = set()
+    seen = size = 0.0
+    for part in order:
+        seen += apart[part] / max(sum(apart), 1e-300)
+        size += sizes[part] / sum(sizes)
+        if seen >= 1 - size:
+            break
+        waiting.add(part)
+    return waiting
+
+
+def fixed(decays: tuple[int, ...]) -> None:
+    """The interval stays."""
+
+
+def post_local(decays: tuple[int, ...], *, until: int = 0) -> Adapt:
+    """Synchronous up to step `until`; 0 takes the first decay of the learning rate."""
+    if not until and not decays:
+        raise ValueError(
+            "post_local changes at the first decay of the learning rate, and there is none: give "
+            "adapt.until or an lr_schedule that decays"
+        )
+    return PostLocal(until or decays[0])
+
+
+def adacomm(decays: tuple[int, ...], *, block: int = 100) -> Adapt:
+    """Shorter intervals as the loss falls."""
+    return AdaComm(block)
+
+
+def fedlama(decays: tuple[int, ...], *, phi: int = 2) -> Adapt:
+    """Longer intervals for parts that hardly differ."""
+    return FedLAMA(phi)
+
+
+ADAPTS: dict[str, Callable[..., Adapt | None]] = {
+    "adacomm": adacomm,
+    "fedlama": fedlama,
+    "fixed": fixed,
+    "post_local": post_local,
+}

@@ -1,0 +1,70 @@
+"""What is averaged, when, by whom."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from partavg.core.pace import Pace
+from partavg.core.participation import Participation
+from partavg.core.partition import Partition, Span
+from partavg.core.schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is averaged, when, and how the workers are weighted."""
+
+    schedule: Schedule
+    partition: Partition
+    buffer_parts: tuple[tuple[Span, ...], ...]
+    """The columns of the buffers that are averaged along with each part."""
+    weights: Float[Tensor, "n"]
+    """p_i of the workers held here; they sum to 1 over all workers."""
+    participation: Participation | None = None
+    """Which clients are active, where not all are: `weights` are then those of all clients."""
+    pace: Pace | None = None
+    """Which clients take a step, where not all take every step."""
+    delay: int = 0
+    """Steps between sending a part and applying its average, while training goes on."""
+
+    def weights_at(self, step: int) -> Float[Tensor, "m"]:
+        """p_i of the workers that train at a step."""
+        if self.participation is None:
+            return self.weights
+        active = self.weights[torch.tensor(self.participation(step), device=self.weights.device)]
+        return active / active.sum()
+
+    def stepping(self, step: int) -> Bool[Tensor, "m"] | None:
+        """Which workers take a step; None if all do."""
+        if self.pace is None:
+            return None
+        mask = self.pace(step)
+        if self.participation:
+            mask = mask[self.participation(step)]
+        return None if mask.all() else torch.from_numpy(mask)
+
+    @property
+    def share(self) -> float:
+        """Of all clients, those that are active."""
+        who = self.participation
+        return who.active / who.clients if who else 1.0
+
+    def __post_init__(self) -> None:
+        counts = self.schedule.parts, len(self.partition.parts), len(self.buffer_parts)
+        if len(set(counts)) > 1:
+            raise ValueError(
+                f"the schedule has {counts[0]} parts, the partition {counts[1]} and the buffers "
+                f"{counts[2]}: they must be the same"
+            )
+        check_delay(self.delay, self.schedule.interval)
+
+
+def check_delay(delay: int, interval: int) -> None:
+    """Raise a ValueError if a part would be sent again before it arrives."""
+    if not 0 <= delay < interval:
+        raise ValueError(
+            f"delay {delay} is not below the interval {interval}: a part must arrive before it is "
+            f"sent again"
+        )

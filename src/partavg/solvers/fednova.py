@@ -1,0 +1,56 @@
+"""FedNova: workers that take different numbers of steps count by direction, not by distance.
+
+Wang, Liu, Liang, Joshi, Poor, Tackling the Objective Inconsistency Problem in Heterogeneous
+Federated Optimization, 2020.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from partavg.core.layout import Layout
+from partavg.core.solver import State, Step, Sync
+from partavg.solvers.anchor import ANCHOR, anchored, divided
+from partavg.solvers.sgd import SGD
+
+
+@dataclass(frozen=True, slots=True)
+class FedNova:
+    """u_j = r_j − (Σ p_i a_i) Σ p_i d_i with d_i = (r_j − x_i) / a_i, for each part by itself.
+
+    a_i is how far a gradient of 1 would have moved worker i since the part was last averaged, and r
+    where the part was then. The mean direction is that of the workers that took a step. If all took
+    the same steps it is plain averaging.
+    """
+
+    base: SGD = field(default_factory=SGD)
+
+    def init(self, params: Float[Tensor, "m d"], layout: Layout) -> State:
+        """The base's memory, and r."""
+        return {**self.base.init(params, layout), **anchored(params)}
+
+    def step_(
+        self, params: Float[Tensor, "m n"], grads: Float[Tensor, "m n"], state: State, now: Step
+    ) -> None:
+        """The base's step."""
+        self.base.step_(params, grads, state, now)
+
+    def encode(self, rows: Float[Tensor, "m n"], state: State, sync: Sync) -> Float[Tensor, "m l"]:
+        """The direction, what else the base sends, the distance, and whether there was a step."""
+        gain = self.base.gain(sync)
+        direction = divided(state[ANCHOR] - rows, gain)
+        rest = self.base.encode(rows, state, sync)[:, rows.shape[1] :]
+        numbers = torch.cat([gain, (gain > 0).to(gain.dtype)], 1).to(rows.dtype)
+        return torch.cat([direction, rest, numbers], 1)
+
+    def decode_(
+        self, rows: Float[Tensor, "m n"], total: Float[Tensor, "l"], state: State, sync: Sync
+    ) -> None:
+        """Everybody goes the mean distance in the mean direction."""
+        width = rows.shape[1]
+        distance, weight = total[-2], total[-1].clamp(min=torch.finfo(total.dtype).tiny)
+        target = state[ANCHOR][0] - (distance / weight) * total[:width]
+        self.base.decode_(rows, torch.cat([target, total[width:-2]]), state, sync)
+        state[ANCHOR].copy_(rows[:1])

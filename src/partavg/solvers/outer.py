@@ -1,0 +1,115 @@
+"""An outer optimizer that takes the change between two averagings of a part as its gradient.
+
+FedAvgM: Hsu, Qi, Brown, Measuring the Effects of Non-Identical Data Distribution for Federated
+Visual Classification, 2019. FedAdam: Reddi et al., Adaptive Federated Optimization, 2021. DiLoCo:
+Douillard et al., DiLoCo: Distributed Low-Communication Training of Language Models, 2023.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from partavg.core.layout import Layout
+from partavg.core.solver import Solver, State, Step, Sync, per_client
+from partavg.solvers.adam import Adam, adamw
+from partavg.solvers.anchor import ANCHOR, anchored
+from partavg.solvers.sgd import SGD
+
+
+@dataclass(frozen=True, slots=True)
+class Outer:
+    """q = r_j − u_j;  r_j ← optimizer(r_j, q);  x_i ← (1 − α) r_j + α x_i, when part j is averaged.
+
+    `optimizer` is any solver without needs of its own (SGD, Adam, AdamW), `lr` its learning rate,
+    `keep` is α. With SGD, lr 1 and α = 0 it is plain averaging.
+
+    >>> Outer(optimizer=SGD(momentum=0.9), lr=0.5).keep
+    0.0
+    """
+
+    optimizer: Solver = field(default_factory=lambda: SGD(momentum=0.9))
+    lr: float = 1.0
+    keep: float = 0.0
+    base: Solver = field(default_factory=SGD)
+
+    def __post_init__(self) -> None:
+        if not self.lr > 0:
+            raise ValueError(f"an outer lr of {self.lr} stops training: use a number above 0")
+        if not 0 <= self.keep < 1:
+            raise ValueError(f"keep {self.keep} is outside [0, 1): 0 takes the average over whole")
+
+    @property
+    def per_client(self) -> tuple[str, ...]:
+        """What the base keeps for clients."""
+        return per_client(self.base)
+
+    def init(self, params: Float[Tensor, "m d"], layout: Layout) -> State:
+        """The base's memory, r, and the optimizer's memory of it."""
+        outer = self.optimizer.init(params[:1], layout)
+        counted = {f"outer.{name}": tensor for name, tensor in outer.items()}
+        count = {"outer.count": torch.zeros_like(params[:1])}
+        return {**self.base.init(params, layout), **anchored(params), **counted, **count}
+
+    def step_(
+        self, params: Float[Tensor, "m n"], grads: Float[Tensor, "m n"], state: State, now: Step
+    ) -> None:
+        """The base's step."""
+        self.base.step_(params, grads, state, now)
+
+    def encode(self, rows: Float[Tensor, "m n"], state: State, sync: Sync) -> Float[Tensor, "m l"]:
+        """What the base sends."""
+        return self.base.encode(rows, state, sync)
+
+    def decode_(
+        self, rows: Float[Tensor, "m n"], total: Float[Tensor, "l"], state: State, sync: Sync
+    ) -> None:
+        """Average as the base does, then let the optimizer decide how far to go."""
+        local = rows.clone() if self.keep else None
+        anchor = state[ANCHOR].clone()  # the base may move it
+        self.base.decode_(rows, total, state, sync)
+        own = {k.removeprefix("outer."): v for k, v in state.items() if k.startswith("outer.")}
+        count = own.pop("count").add_(1)
+        self.optimizer.step_(anchor, anchor - rows[:1], own, Step(self.lr, count[:, :1]))
+        state[ANCHOR].copy_(anchor)
+        rows.copy_(anchor)
+        if local is not None:
+            rows.lerp_(local, self.keep)
+
+
+_SGD = SGD()
+
+
+def fedavgm(
+    *, lr: float = 1.0, momentum: float = 0.9, nesterov: bool = False, base: Solver = _SGD
+) -> Outer:
+    """Momentum on the averages."""
+    return Outer(SGD(momentum=momentum, nesterov=nesterov), lr, base=base)
+
+
+def fedadam(
+    *,
+    lr: float = 0.01,
+    beta1: float = 0.9,
+    beta2: float = 0.99,
+    eps: float = 1e-3,
+    base: Solver = _SGD,
+) -> Outer:
+    """Adam on the averages."""
+    return Outer(Adam(beta1, beta2, eps), lr, base=base)
+
+
+def diloco(
+    *,
+    lr: float = 0.7,
+    momentum: float = 0.9,
+    keep: float = 0.0,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    eps: float = 1e-8,
+    weight_decay: float = 0.01,
+) -> Outer:
+    """Nesterov momentum on the averages of workers that train with AdamW."""
+    local = adamw(beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay)
+    return Outer(SGD(momentum=momentum, nesterov=True), lr, keep, local)

@@ -1,0 +1,63 @@
+"""SCAFFOLD, option II: controls of each client and of all correct the drift of local steps.
+
+Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, SCAFFOLD: Stochastic Controlled Averaging for
+Federated Learning, 2020.
+"""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from partavg.core.layout import Layout
+from partavg.core.solver import State, Step, Sync
+from partavg.solvers.anchor import ANCHOR, anchored, divided
+from partavg.solvers.sgd import SGD
+
+
+@dataclass(frozen=True, slots=True)
+class SCAFFOLD:
+    """g ← g − c_i + c; when part j is averaged c_i⁺ = c_i − c + (r_j − x_i) / h_i for its columns.
+
+    Then c ← c + (|S|/N) Σ p_i (c_i⁺ − c_i). Messages are twice as long. r is each part's value at
+    its last averaging, h_i the sum of the learning rates since then; with momentum in the base each
+    weighs as much as momentum makes of it.
+    """
+
+    base: SGD = field(default_factory=SGD)
+    per_client: ClassVar[tuple[str, ...]] = ("control",)
+
+    def init(self, params: Float[Tensor, "m d"], layout: Layout) -> State:
+        """No control yet."""
+        zeros = torch.zeros_like(params)
+        own = {"control": zeros, "common": zeros[:1].clone(), **anchored(params)}
+        return {**self.base.init(params, layout), **own}
+
+    def step_(
+        self, params: Float[Tensor, "m n"], grads: Float[Tensor, "m n"], state: State, now: Step
+    ) -> None:
+        """One step along the corrected gradient."""
+        grads.sub_(state["control"]).add_(state["common"])
+        self.base.step_(params, grads, state, now)
+
+    def encode(self, rows: Float[Tensor, "m n"], state: State, sync: Sync) -> Float[Tensor, "m l"]:
+        """What the base sends, and how the control changes."""
+        return torch.cat([self.base.encode(rows, state, sync), self._change(rows, state, sync)], 1)
+
+    def decode_(
+        self, rows: Float[Tensor, "m n"], total: Float[Tensor, "l"], state: State, sync: Sync
+    ) -> None:
+        """Change the controls, then take the mean."""
+        width = rows.shape[1]
+        state["control"].add_(self._change(rows, state, sync))
+        state["common"].add_(total[-width:], alpha=sync.share)
+        self.base.decode_(rows, total[:-width], state, sync)
+        state[ANCHOR].copy_(rows[:1])
+
+    def _change(self, rows: Float[Tensor, "m n"], state: State, sync: Sync) -> Float[Tensor, "m n"]:
+        """c_i⁺ − c_i; nothing for a worker that took no step."""
+        gain = self.base.gain(sync)
+        estimate = divided(state[ANCHOR] - rows, gain)
+        return estimate.sub_(state["common"] * (gain > 0))

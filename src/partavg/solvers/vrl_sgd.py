@@ -1,0 +1,51 @@
+"""VRL-SGD: each worker learns how its gradient differs from all workers', and leaves that out.
+
+Liang, Shen, Liu, Pan, Chen, Cheng, Variance Reduced Local SGD with Lower Communication Complexity,
+2019.
+"""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from partavg.core.layout import Layout
+from partavg.core.solver import State, Step, Sync
+from partavg.solvers.anchor import divided
+from partavg.solvers.sgd import SGD
+
+
+@dataclass(frozen=True, slots=True)
+class VRLSGD:
+    """g ← g − Δ_i; when part j is averaged Δ_i ← Δ_i + (u_j − x_i) / h_i, and Σ p_i Δ_i stays 0.
+
+    h_i is the sum of the learning rates since the part was last averaged; with momentum in the base
+    each weighs as much as momentum makes of it.
+    """
+
+    base: SGD = field(default_factory=SGD)
+    per_client: ClassVar[tuple[str, ...]] = ("deviation",)
+
+    def init(self, params: Float[Tensor, "m d"], layout: Layout) -> State:
+        """No worker differs yet."""
+        return {**self.base.init(params, layout), "deviation": torch.zeros_like(params)}
+
+    def step_(
+        self, params: Float[Tensor, "m n"], grads: Float[Tensor, "m n"], state: State, now: Step
+    ) -> None:
+        """One step along the gradient without the worker's own deviation."""
+        self.base.step_(params, grads.sub_(state["deviation"]), state, now)
+
+    def encode(self, rows: Float[Tensor, "m n"], state: State, sync: Sync) -> Float[Tensor, "m l"]:
+        """What the base sends."""
+        return self.base.encode(rows, state, sync)
+
+    def decode_(
+        self, rows: Float[Tensor, "m n"], total: Float[Tensor, "l"], state: State, sync: Sync
+    ) -> None:
+        """Learn from the distance to the mean, then take the mean."""
+        away = total[: rows.shape[1]] - rows
+        state["deviation"].add_(divided(away, self.base.gain(sync)))
+        self.base.decode_(rows, total, state, sync)

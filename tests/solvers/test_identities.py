@@ -1,0 +1,391 @@
+"""Update rules against slow textbook twins and against each other, in float64."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from tests.problems import LAYOUT, Quadratic, plan, quadratic_batches, start
+from tests.strategies import rows
+from torch import Tensor
+
+from partavg.core.loop import Batch, train
+from partavg.core.pace import Fixed
+from partavg.core.participation import Participation
+from partavg.core.plan import Plan
+from partavg.core.schedule import Schedule
+from partavg.core.solver import Solver, Step
+from partavg.core.workers import Workers
+from partavg.solvers import SOLVERS
+from partavg.solvers.adam import Adam, adam, adamw
+from partavg.solvers.fednova import FedNova
+from partavg.solvers.fedprox import FedProx
+from partavg.solvers.outer import Outer, diloco, fedadam, fedavgm
+from partavg.solvers.scaffold import SCAFFOLD
+from partavg.solvers.sgd import SGD
+from partavg.solvers.vrl_sgd import VRLSGD
+
+D, M, STEPS = LAYOUT.size, 4, 14
+BOTH = [Schedule.periodic(4), Schedule.partial(4), Schedule(6, 2)]
+WEIGHTS = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
+
+
+def lr(step: int) -> float:
+    return 0.1 / step**0.5
+
+
+def made(schedule: Schedule, weights: Tensor = WEIGHTS, **more) -> Plan:
+    base = plan(schedule, len(weights), "contiguous", weights)
+    return Plan(schedule, base.partition, base.buffer_parts, base.weights, **more)
+
+
+def run(
+    solver: Solver, schedule: Schedule, seen: Callable[[Workers], None] | None = None, **more
+) -> Workers:
+    the_plan = made(schedule, **more)
+    who = the_plan.participation
+    workers = start(solver, schedule.parts, rows(1, D, 0).repeat(who.active if who else M, 1))
+    every = quadratic_batches(len(the_plan.weights), D)
+
+    def batches(step: int) -> Batch:
+        active = torch.tensor(who(step)) if who else slice(None)
+        return Batch(*(tensor[active] for tensor in every(step)))
+
+    if who and who.moves:
+        names = [f"memory.{name}" for name in getattr(solver, "per_client", ())]
+        workers.keep(who.clients, names, torch.device("cpu"))
+    for _ in train(workers, Quadratic(), batches, plan=the_plan, solver=solver, lr=lr, until=STEPS):
+        if seen:
+            seen(workers)
+    return workers
+
+
+def same(one: Workers | Tensor, other: Workers | Tensor, tolerance: float = 1e-11) -> None:
+    one, other = (x.params if isinstance(x, Workers) else x for x in (one, other))
+    torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
+
+
+class Textbook:
+    """Workers as a list of vectors; rules as they stand in the papers, part by part."""
+
+    def __init__(self, schedule: Schedule, clients: int = M, weights: Tensor = WEIGHTS) -> None:
+        the_plan = made(schedule, weights)
+        self.schedule, self.p = schedule, weights
+        self.parts = [
+            torch.cat([torch.arange(a, b) for a, b in spans]) for spans in the_plan.partition.parts
+        ]
+        self.x = [rows(1, D, 0)[0].clone() for _ in range(clients)]
+        self.r = self.x[0].clone()
+        self.batches = quadratic_batches(clients, D)
+        self.h = [torch.zeros(schedule.parts, dtype=torch.float64) for _ in range(clients)]
+
+    def gradient(self, i: int, k: int) -> Tensor:
+        inputs, targets, _ = self.batches(k)
+        return inputs[i, 0] * (self.x[i] - targets[i, 0])
+
+    def mean(self, j: Tensor) -> Tensor:
+        return sum(p * x[j] for p, x in zip(self.p, self.x, strict=True))
+
+
+# FedProx
+
+
+@pytest.mark.parametrize("schedule", BOTH)
+@pytest.mark.parametrize("base", [SGD(), SGD(momentum=0.9, weight_decay=0.01), adam()])
+def test_fedprox_without_mu_is_its_base(schedule: Schedule, base: Solver) -> None:
+    assert torch.equal(run(FedProx(0.0, base), schedule).params, run(base, schedule).params)
+
+
+@pytest.mark.parametrize("schedule", BOTH)
+def test_fedprox(schedule: Schedule) -> None:
+    t, mu, rho = Textbook(schedule), 0.7, 0.5
+    v = [torch.zeros(D, dtype=torch.float64) for _ in range(M)]
+    for k in range(1, STEPS + 1):
+        for i in range(M):
+            v[i] = rho * v[i] + t.gradient(i, k) + mu * (t.x[i] - t.r)
+            t.x[i] = t.x[i] - lr(k) * v[i]
+        for part in schedule(k):
+            j = t.parts[part]
+            t.r[j] = t.mean(j)
+            for i in range(M):
+                t.x[i][j] = t.r[j]
+    same(run(FedProx(mu, SGD(momentum=rho)), schedule), torch.stack(t.x))
+
+
+# SCAFFOLD and VRL-SGD
+
+
+@pytest.mark.parametrize("schedule", BOTH)
+def test_vrl_sgd(schedule: Schedule) -> None:
+    t = Textbook(schedule)
+    delta = [torch.zeros(D, dtype=torch.float64) for _ in range(M)]
+    for k in range(1, STEPS + 1):
+        for i in range(M):
+            t.x[i] = t.x[i] - lr(k) * (t.gradient(i, k) - delta[i])
+            t.h[i] += lr(k)
+        for part in schedule(k):
+            j, u = t.parts[part], t.mean(t.parts[part])
+            for i in range(M):
+                delta[i][j] += (u - t.x[i][j]) / t.h[i][part]
+                t.x[i][j] = u
+                t.h[i][part] = 0
+    workers = run(VRLSGD(), schedule)
+    same(workers, torch.stack(t.x))
+    same(workers.memory["deviation"], torch.stack(delta))
+
+
+@pytest.mark.parametrize("schedule", BOTH)
+def test_deviations_add_up_to_nothing(schedule: Schedule) -> None:
+    def check(workers: Workers) -> None:
+        assert (WEIGHTS @ workers.memory["deviation"]).abs().max() < 1e-12
+
+    run(VRLSGD(), schedule, check)
+    run(VRLSGD(SGD(momentum=0.9)), schedule, check)
+
+
+@pytest.mark.parametrize("schedule", BOTH)
+@pytest.mark.parametrize("base", [SGD(), SGD(momentum=0.9), SGD(0.5, nesterov=True)])
+def test_scaffold_is_vrl_sgd(schedule: Schedule, base: SGD) -> None:
+    """If all workers take the same steps, and all take part."""
+    steps: dict[str, list[Tensor]] = {"scaffold": [], "vrl_sgd": []}
+    for name, kept in steps.items():
+        run(SOLVERS[name](base=base), schedule, lambda w, k=kept: k.append(w.params.clone()))
+    for one, other in zip(*steps.values(), strict=True):
+        same(one, other, 1e-10)
+
+
+@pytest.mark.parametrize("schedule", BOTH)
+@pytest.mark.parametrize(("active", "every"), [(2, 4), (4, 0), (3, 6), (6, 4)])
+def test_scaffold_with_clients_that_come_and_go(
+    schedule: Schedule, active: int, every: int
+) -> None:
+    """Controls belong to clients, models to slots."""
+    n = 6
+    weights = torch.full((n,), 1 / n, dtype=torch.float64)
+    who = Participation(n, active, every)
+    t = Textbook(schedule, n, weights)
+    c_i = [torch.zeros(D, dtype=torch.float64) for _ in range(n)]
+    c = torch.zeros(D, dtype=torch.float64)
+    x = [rows(1, D, 0)[0].clone() for _ in range(active)]
+    h = torch.zeros(active, schedule.parts, dtype=torch.float64)
+    for k in range(1, STEPS + 1):
+        clients = who(k).tolist()
+        inputs, targets, _ = t.batches(k)
+        for s, i in enumerate(clients):
+            g = inputs[i, 0] * (x[s] - targets[i, 0])
+            x[s] = x[s] - lr(k) * (g - c_i[i] + c)
+            h[s] += lr(k)
+        for part in schedule(k):
+            j = t.parts[part]
+            change = []
+            for s, i in enumerate(clients):
+                new = c_i[i][j] - c[j] + (t.r[j] - x[s][j]) / h[s, part]
+                change.append(new - c_i[i][j])
+                c_i[i][j] = new
+            c[j] += active / n * sum(change) / active
+            t.r[j] = sum(each[j] for each in x) / active
+            for s in range(active):
+                x[s][j] = t.r[j]
+            h[:, part] = 0
+    workers = run(SCAFFOLD(), schedule, weights=weights, participation=who)
+    same(workers, torch.stack(x))
+    same(workers.memory["common"][0], c)
+    if who.moves:
+        last = torch.tensor(who(STEPS))
+        workers.bank["memory.control"][last] = workers.memory["control"]
+        same(workers.bank["memory.control"], torch.stack(c_i))
+
+
+class Linear:
+    """Losses whose gradients are the same everywhere and always, but differ between workers."""
+
+    def __call__(self, params: Tensor, buffers: Tensor, batch: Batch):
+        from partavg.core.loop import Gradients
+
+        yield Gradients(
+            slice(0, len(params)), torch.zeros(len(params)).double(),
+            [(slice(0, D), rows(len(params), D, 7))],
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["scaffold", "vrl_sgd"])
+@pytest.mark.parametrize("schedule", BOTH)
+@pytest.mark.parametrize("base", [SGD(), SGD(momentum=0.9, momentum_at_averaging="reset")])
+def test_on_linear_losses_workers_agree_from_the_second_cycle_on(
+    name: str, schedule: Schedule, base: SGD
+) -> None:
+    solver = SOLVERS[name](base=base)
+    workers = start(solver, schedule.parts, rows(1, D, 0).repeat(M, 1))
+    for record in train(
+        workers, Linear(), lambda k: Batch(torch.zeros(M, 1), torch.zeros(M, 1), torch.arange(M)),
+        plan=made(schedule), solver=solver, lr=lambda k: 0.1, until=STEPS,
+    ):  # fmt: skip
+        if record.step > schedule.interval:
+            apart = (workers.params - workers.params.mean(0)).abs().max()
+            assert apart < 1e-10, record.step
+
+
+# FedNova
+
+
+@pytest.mark.parametrize("schedule", BOTH)
+@pytest.mark.parametrize("base", [SGD(), SGD(0.9), SGD(0.9, momentum_at_averaging="averaged")])
+def test_fednova_with_equal_steps_is_plain_averaging(schedule: Schedule, base: SGD) -> None:
+    same(run(FedNova(base), schedule), run(base, schedule), 1e-10)
+
+
+@pytest.mark.parametrize("schedule", BOTH)
+@pytest.mark.parametrize("rho", [0.0, 0.9])
+def test_fednova_with_workers_of_different_speed(schedule: Schedule, rho: float) -> None:
+    pace = Fixed(schedule.interval, (1, schedule.interval, 2, 3), M)
+    t = Textbook(schedule)
+    v = [torch.zeros(D, dtype=torch.float64) for _ in range(M)]
+    w = [0.0] * M
+    eta = 0.05
+    for k in range(1, STEPS + 1):
+        for i in range(M):
+            if pace(k)[i]:
+                v[i] = rho * v[i] + t.gradient(i, k)
+                w[i] = rho * w[i] + 1
+                t.x[i] = t.x[i] - eta * v[i]
+                t.h[i] += eta * w[i]
+        for part in schedule(k):
+            j = t.parts[part]
+            a = [float(h[part]) for h in t.h]
+            moved = [i for i in range(M) if a[i] > 0]
+            if moved:
+                total = sum(t.p[i] for i in moved)
+                direction = sum(t.p[i] * (t.r[j] - t.x[i][j]) / a[i] for i in moved)
+                t.r[j] = t.r[j] - sum(t.p[i] * a[i] for i in moved) / total * direction
+            for i in range(M):
+                t.x[i][j] = t.r[j]
+                t.h[i][part] = 0
+    workers = start(FedNova(SGD(rho)), schedule.parts, rows(1, D, 0).repeat(M, 1))
+    for _ in train(
+        workers, Quadratic(), quadratic_batches(M, D), plan=made(schedule, pace=pace),
+        solver=FedNova(SGD(rho)), lr=lambda k: eta, until=STEPS,
+    ):  # fmt: skip
+        pass
+    same(workers, torch.stack(t.x), 1e-10)
+
+
+# Outer optimizers
+
+
+@pytest.mark.parametrize("schedule", BOTH)
+@pytest.mark.parametrize("base", [SGD(0.9), FedProx(0.3), SCAFFOLD(), adam()])
+def test_an_outer_step_of_1_is_plain_averaging(schedule: Schedule, base: Solver) -> None:
+    same(run(Outer(SGD(), base=base), schedule), run(base, schedule))
+
+
+@pytest.mark.parametrize("schedule", BOTH)
+@pytest.mark.parametrize("keep", [0.0, 0.25])
+@pytest.mark.parametrize("kind", ["fedavgm", "nesterov", "fedadam"])
+def test_an_outer_optimizer_is_torchs_on_each_part(
+    schedule: Schedule, keep: float, kind: str
+) -> None:
+    t = Textbook(schedule)
+    r = [torch.nn.Parameter(t.r[j].clone()) for j in t.parts]
+    optimizers = {
+        "fedavgm": lambda p: torch.optim.SGD([p], lr=0.8, momentum=0.9),
+        "nesterov": lambda p: torch.optim.SGD([p], lr=0.8, momentum=0.9, nesterov=True),
+        "fedadam": lambda p: torch.optim.Adam([p], lr=0.02, betas=(0.9, 0.99), eps=1e-3),
+    }
+    outer = [optimizers[kind](p) for p in r]
+    for k in range(1, STEPS + 1):
+        for i in range(M):
+            t.x[i] = t.x[i] - lr(k) * t.gradient(i, k)
+        for part in schedule(k):
+            j = t.parts[part]
+            r[part].grad = r[part].detach() - t.mean(j)
+            outer[part].step()
+            for i in range(M):
+                t.x[i][j] = (1 - keep) * r[part].detach() + keep * t.x[i][j]
+    ours = {
+        "fedavgm": Outer(SGD(0.9), 0.8, keep),
+        "nesterov": Outer(SGD(0.9, nesterov=True), 0.8, keep),
+        "fedadam": Outer(Adam(0.9, 0.99, 1e-3), 0.02, keep),
+    }
+    same(run(ours[kind], schedule), torch.stack(t.x))
+
+
+def test_the_named_outer_optimizers() -> None:
+    assert fedavgm() == Outer(SGD(0.9), 1.0)
+    assert fedavgm(nesterov=True).optimizer == SGD(0.9, nesterov=True)
+    assert fedadam().optimizer == Adam(0.9, 0.99, 1e-3)
+    assert diloco() == Outer(SGD(0.9, nesterov=True), 0.7, base=adamw())
+
+
+# Adam
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_adam_is_torchs(decay: float, decoupled: bool) -> None:
+    solver = (adamw if decoupled else adam)(weight_decay=decay)
+    params = rows(2, D, 0)
+    theirs = torch.nn.Parameter(params.clone())
+    kind = torch.optim.AdamW if decoupled else torch.optim.Adam
+    optimizer = kind([theirs], lr=0.1, weight_decay=decay)
+    state = solver.init(params, LAYOUT)
+    for step in range(1, 7):
+        grads = rows(2, D, step)
+        theirs.grad = grads.clone()
+        optimizer.step()
+        solver.step_(params, grads, state, Step(0.1, torch.full((2, 1), float(step)).double()))
+        same(params, theirs.detach(), 1e-12)
+
+
+# Delay
+
+
+@pytest.mark.parametrize("schedule", BOTH)
+@pytest.mark.parametrize("delay", [0, 1, 3])
+def test_delay(schedule: Schedule, delay: int) -> None:
+    t = Textbook(schedule)
+    sent: dict[int, tuple[int, Tensor, list[Tensor]]] = {}
+    for k in range(1, STEPS + 1):
+        for i in range(M):
+            t.x[i] = t.x[i] - lr(k) * t.gradient(i, k)
+        for part in schedule(k):
+            j = t.parts[part]
+            sent[part] = k + delay, t.mean(j), [x[j].clone() for x in t.x]
+        for part, (arrives, u, then) in list(sent.items()):
+            if arrives == k:
+                j = t.parts[part]
+                for i in range(M):
+                    t.x[i][j] = u + (t.x[i][j] - then[i])
+                del sent[part]
+    same(run(SGD(), schedule, delay=delay), torch.stack(t.x))
+
+
+@pytest.mark.parametrize("delay", [1, 3])
+def test_delay_does_not_move_the_mean(delay: int) -> None:
+    """On linear losses u does not depend on when averages arrive."""
+    ends = []
+    for wait in (0, delay):
+        workers = start(SGD(), 4, rows(1, D, 0).repeat(M, 1))
+        for _ in train(
+            workers, Linear(),
+            lambda k: Batch(torch.zeros(M, 1), torch.zeros(M, 1), torch.arange(M)),
+            plan=made(Schedule.partial(4), delay=wait), solver=SGD(), lr=lr, until=STEPS,
+        ):  # fmt: skip
+            pass
+        ends.append(WEIGHTS @ workers.params)
+    same(*ends)
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: FedProx(-1.0), "mu -1.0 pushes workers apart"),
+        (lambda: Outer(lr=0.0), "an outer lr of 0.0 stops training"),
+        (lambda: Outer(keep=1.0), r"keep 1.0 is outside \[0, 1\)"),
+        (lambda: Adam(beta1=1.0), r"beta1 1.0 is outside \[0, 1\)"),
+        (lambda: Adam(eps=0.0), "eps 0.0 is not above 0"),
+        (lambda: Adam(weight_decay=-1.0), "weight_decay -1.0 is negative"),
+        (lambda: made(Schedule(4), delay=4), "delay 4 is not below the interval 4"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(make: Callable[[], object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        make()
