@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 from annotated_types import Ge, Gt, Le
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from partavg.backends.simulate import Bank, Buffers, Weights
+from partavg.backends.planner import Bank, Buffers, Weights
 from partavg.core.adapt import ADAPTS
 from partavg.core.pace import PACES
 from partavg.core.participation import Redistribution

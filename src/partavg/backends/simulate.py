@@ -2,23 +2,32 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from partavg.backends.planner import (
+    Bank,
+    Buffers,
+    Planner,
+    Weights,
+    bank_device,
+    kept,
+    shares_of,
+)
 from partavg.core import average
 from partavg.core.adapt import Adapt
 from partavg.core.exchange import settle_
 from partavg.core.loop import Batch, Record, Watch, train, unwatched
 from partavg.core.pace import Pace
 from partavg.core.participation import Participation
-from partavg.core.partition import PARTITIONS, Partition, Span, follow
-from partavg.core.plan import Plan
+from partavg.core.partition import Partition
+from partavg.core.plan import check_delay
 from partavg.core.schedule import Schedule
-from partavg.core.solver import Solver, per_client
+from partavg.core.solver import Solver
 from partavg.core.workers import Workers
 from partavg.data.batches import Batches
 from partavg.data.dataset import Samples
@@ -26,11 +35,6 @@ from partavg.engines.choose import choose
 from partavg.engines.model import Loss, RowModel
 from partavg.evaluate import Evaluation, evaluate, recompute_statistics_
 from partavg.solvers.sgd import SGD
-
-Buffers = Literal["part", "every", "local", "recompute"]
-Weights = Literal["uniform", "samples"]
-Bank = Literal["device", "cpu"]
-
 
 Augment = Callable[[Tensor, Tensor | None], Tensor]
 """(stored inputs, a key per worker to draw from, or None when evaluating) -> what a model sees."""
@@ -96,11 +100,13 @@ class Simulation:
                 f"they must be the same"
             )
 
+        check_delay(delay, schedule.interval)
+        shares = shares_of(weights, split).to(self._device, self._model.dtype)
+        self._planner = Planner(
+            self._model, partition, buffers, shares, participation, pace, delay, seed
+        )
         self._given, self._adapt = schedule, adapt
-        self._cut, self._seed, self._buffers = partition, seed, buffers
-        self._shares = _weights(weights, split).to(self._device, self._model.dtype)
-        self._participation, self._pace, self._delay = participation, pace, delay
-        self._plan = self._planned(adapt.first(schedule) if adapt else schedule, delay)
+        self._plan = self._planner(adapt.first(schedule) if adapt else schedule)
 
         start = self._model.start()
         self.engine = choose(engine, chunk, self._model, start, self._batch(1))
@@ -111,8 +117,8 @@ class Simulation:
             params, statistics, self._model.params, self._solver, self.schedule.parts
         )
         if participation and participation.moves:
-            names = _kept(participation, self._solver, self.workers)
-            self.workers.keep(len(split), names, _bank_device(bank, self._device))
+            names = kept(participation, self._solver, self.workers)
+            self.workers.keep(len(split), names, bank_device(bank, self._device))
         if adapt and adapt.measures:
             self.workers.notes["apart"] = self.workers.steps.new_zeros(self.schedule.parts)
             self.workers.notes["sizes"] = list(self.partition.sizes)
@@ -156,7 +162,7 @@ class Simulation:
         self.workers.load_(saved)
         now = self.workers.notes.get("schedule")
         if now:
-            self._plan = self._planned(replace(self._given, **now))
+            self._plan = self._planner(replace(self._given, **now))
 
     def _cycle_end(self) -> int:
         """The step that ends the present cycle."""
@@ -172,27 +178,9 @@ class Simulation:
         if (follows.interval, follows.parts) != (now.interval, now.parts):
             settle_(workers, self._plan, self._solver)
             workers.recut(follows.parts)
-        self._plan = self._planned(follows)
+        self._plan = self._planner(follows)
         keys = ("interval", "parts", "start", "multiples")
         workers.notes["schedule"] = {key: getattr(follows, key) for key in keys}
-
-    def _planned(self, schedule: Schedule, delay: int | None = None) -> Plan:
-        """The plan of a schedule; a delay that does not fit a new interval is shortened."""
-        cut = self._cut
-        if isinstance(cut, str):
-            cut = _maker(cut if schedule.parts > 1 else "whole")(
-                self._model.params, schedule.parts, self._seed
-            )
-        self._owners = cut.owners().to(self._device)
-        return Plan(
-            schedule,
-            cut,
-            _buffer_parts(self._buffers, cut, self._model),
-            self._shares,
-            self._participation,
-            self._pace,
-            min(self._delay, schedule.interval - 1) if delay is None else delay,
-        )
 
     def consensus(self) -> nn.Module:
         """A copy of the model that holds u, the average of all workers, in evaluation mode."""
@@ -220,7 +208,8 @@ class Simulation:
     def discrepancy(self) -> Discrepancy:
         """How far the workers are apart, in total and per part."""
         columns = average.discrepancy(self.workers.params, self._weights)
-        parts = average.per_part(columns, self._owners, len(self.partition.parts))
+        owners = self.partition.owners().to(self._device)
+        parts = average.per_part(columns, owners, len(self.partition.parts))
         return Discrepancy(float(columns.sum()), parts.tolist())
 
     def mean_loss(self, losses: Float[Tensor, "m"]) -> float:
@@ -248,43 +237,5 @@ class Simulation:
         return Batch(self._transform(inputs[indices], keys), targets[indices], keys)
 
 
-def _kept(participation: Participation, solver: Solver, workers: Workers) -> tuple[str, ...]:
-    """What clients keep for themselves when they are not active."""
-    if participation.redistribution == "none":
-        return workers.row_names
-    return tuple(f"memory.{name}" for name in per_client(solver))
-
-
-def _bank_device(name: str, device: torch.device) -> torch.device:
-    if name not in get_args(Bank):
-        raise ValueError(f"bank {name!r} is not known: use {' or '.join(get_args(Bank))}")
-    return device if name == "device" else torch.device("cpu")
-
-
 def _as_stored(inputs: Tensor, keys: Tensor | None) -> Tensor:
     return inputs
-
-
-def _maker(name: str) -> Callable[..., Partition]:
-    if name not in PARTITIONS:
-        raise ValueError(f"partition {name!r} is not known: use {', '.join(PARTITIONS)}")
-    return PARTITIONS[name]
-
-
-def _buffer_parts(
-    policy: str, partition: Partition, model: RowModel
-) -> tuple[tuple[Span, ...], ...]:
-    if policy not in get_args(Buffers):
-        raise ValueError(f"buffers {policy!r} is not known: use {', '.join(get_args(Buffers))}")
-    if policy == "part":
-        return follow(partition, model.params, model.buffers).parts
-    everything = (Span(0, model.buffers.size),) if policy == "every" and model.buffers.size else ()
-    return (everything,) * len(partition.parts)
-
-
-def _weights(policy: str, split: Sequence[Tensor]) -> Float[Tensor, "m"]:
-    if policy not in get_args(Weights):
-        raise ValueError(f"weights {policy!r} is not known: use {' or '.join(get_args(Weights))}")
-    counts = torch.tensor([len(samples) for samples in split], dtype=torch.float64)
-    shares = counts if policy == "samples" else torch.ones_like(counts)
-    return shares / shares.sum()
