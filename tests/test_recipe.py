@@ -119,10 +119,25 @@ def test_overrides_win_over_schemes() -> None:
     assert configured(recipe, "partial").averaging.parts == 6
 
 
+def test_the_study_of_solvers_has_each_with_both_schemes() -> None:
+    recipe = recipes.load("study/solvers")
+    seen = {
+        (config.solver.name, config.pace.name, config.averaging.parts)
+        for config in (configured(recipe, scheme) for scheme in schemes_of(recipe))
+    }
+    names = ("sgd", "fedprox", "scaffold", "vrl_sgd", "fednova", "fedavgm")
+    assert seen == {(name, "even", parts) for name in names for parts in (1, 20)} | {
+        (name, "drawn", parts) for name in ("sgd", "fednova", "scaffold") for parts in (1, 20)
+    }
+
+
 def test_a_scheme_of_ones_own() -> None:
     recipe = Recipe("mine", {"averaging": {"interval": 12}}, {"half": {"averaging": {"parts": 6}}})
     assert configured(recipe, "half").averaging.parts == 6
     assert schemes_of(recipe) == ("half",)
+    between = recipes.load("study/between")
+    parts = [configured(between, scheme).averaging.parts for scheme in schemes_of(between)]
+    assert parts == [1, 2, 4, 5, 10, 20]
     assert schemes_of(Recipe("mine", {}, {})) == ("periodic", "partial", "synchronous")
 
 

@@ -1,5 +1,6 @@
 """Comparisons: the same task from the same start under several schemes and seeds."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -51,10 +52,10 @@ def plan(recipe: Recipe, schemes: Sequence[str], seeds: int, out: Path) -> list[
 
 
 def configured(recipe: Recipe, scheme: str) -> Config:
-    """The settings of a scheme, which a recipe may name itself."""
+    """The settings of a scheme; a name of the recipe's own sets nothing by itself."""
     config = recipe.config(scheme)
     averaging = config.averaging
-    if scheme in recipe.schemes and scheme not in SCHEMES:
+    if scheme in recipe.schemes and not _says_parts(scheme):
         return config
     interval, parts = intervals(scheme, averaging.interval)
     partition = "whole" if parts == 1 else averaging.partition
@@ -72,6 +73,10 @@ def resumed(entries: Sequence[Entry]) -> list[Entry]:
     return [replace(entry, config=replace(entry.config, engine=engine)) for entry in entries]
 
 
+def _says_parts(scheme: str) -> bool:
+    return scheme in SCHEMES or re.fullmatch(r"[1-9]\d*-parts", scheme) is not None
+
+
 def intervals(scheme: str, interval: int) -> tuple[int, int]:
     """The interval and the number of parts of a scheme.
 
@@ -81,13 +86,12 @@ def intervals(scheme: str, interval: int) -> tuple[int, int]:
     named = {"synchronous": (1, 1), "periodic": (interval, 1), "partial": (interval, interval)}
     if scheme in named:
         return named[scheme]
-    count, _, word = scheme.partition("-")
-    if word != "parts" or not count.isdecimal() or not int(count):
+    if not _says_parts(scheme):
         raise ValueError(
             f"scheme {scheme!r} is not known: use {', '.join(SCHEMES)}, or 4-parts for another "
             f"number of parts"
         )
-    return interval, int(count)
+    return interval, int(scheme.removesuffix("-parts"))
 
 
 @dataclass(frozen=True, slots=True)
