@@ -12,7 +12,7 @@ from torch import Tensor
 
 from partavg.core.layout import Layout
 from partavg.core.solver import State, Step, Sync
-from partavg.solvers.anchor import ANCHOR, anchored, divided
+from partavg.solvers.drift import ANCHOR, anchored, divided
 from partavg.solvers.sgd import SGD
 
 

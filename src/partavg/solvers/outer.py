@@ -14,7 +14,7 @@ from torch import Tensor
 from partavg.core.layout import Layout
 from partavg.core.solver import Solver, State, Step, Sync, per_client
 from partavg.solvers.adam import Adam, adamw
-from partavg.solvers.anchor import ANCHOR, anchored
+from partavg.solvers.drift import ANCHOR, anchored
 from partavg.solvers.sgd import SGD
 
 

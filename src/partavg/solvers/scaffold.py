@@ -13,7 +13,7 @@ from torch import Tensor
 
 from partavg.core.layout import Layout
 from partavg.core.solver import State, Step, Sync
-from partavg.solvers.anchor import ANCHOR, anchored, divided
+from partavg.solvers.drift import ANCHOR, anchored, corrected_step_, divided
 from partavg.solvers.sgd import SGD
 
 
@@ -39,8 +39,8 @@ class SCAFFOLD:
         self, params: Float[Tensor, "m n"], grads: Float[Tensor, "m n"], state: State, now: Step
     ) -> None:
         """One step along the corrected gradient."""
-        grads.sub_(state["control"]).add_(state["common"])
-        self.base.step_(params, grads, state, now)
+        control, common = state["control"], state["common"]
+        corrected_step_(self.base, params, grads, state, now, less=control, more=common)
 
     def encode(self, rows: Float[Tensor, "m n"], state: State, sync: Sync) -> Float[Tensor, "m l"]:
         """What the base sends, and how the control changes."""

@@ -95,19 +95,26 @@ momentum_at_averaging='local')
         elif self.momentum and self.momentum_at_averaging == "reset":
             state["momentum"].zero_()
 
-    def gain(self, sync: Sync) -> Float[Tensor, "m 1"]:
-        """How far a gradient that is always 1 would have moved a part since its last averaging.
+    def weight(self, age: Float[Tensor, "m 1"]) -> Float[Tensor, "m 1"]:
+        """How far a gradient that was always 1 moves a worker in its `age`-th step from rest.
 
-        Without momentum the sum of the learning rates. With it a step's direction weighs
-        (1 − ρ^k) / (1 − ρ) after k steps from rest; here is the mean of that weight over the steps.
+        In learning rates: (1 − ρ^age) / (1 − ρ), and for Nesterov 1 + ρ times that.
+        """
+        inertia = (1 - self.momentum**age) / (1 - self.momentum)
+        return 1 + self.momentum * inertia if self.nesterov else inertia
+
+    def gain(self, sync: Sync) -> Float[Tensor, "m 1"]:
+        """How far a gradient that was always 1 moved a worker since a part was last averaged.
+
+        Without momentum the sum of the learning rates; with it that times the mean weight.
         """
         if not self.momentum:
             return sync.lr_sum
         steps = sync.steps.clamp(min=1)
         age = steps if self.momentum_at_averaging == "reset" else sync.taken.clamp(min=1)
         rho, rest = self.momentum, 1 - self.momentum
-        weight = (1 - rho ** (age - steps + 1) * (1 - rho**steps) / (steps * rest)) / rest
-        return sync.lr_sum * (1 + rho * weight if self.nesterov else weight)
+        inertia = (1 - rho ** (age - steps + 1) * (1 - rho**steps) / (steps * rest)) / rest
+        return sync.lr_sum * (1 + rho * inertia if self.nesterov else inertia)
 
     @property
     def _averages_momentum(self) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from partavg.core.layout import Layout
 from partavg.core.solver import State, Step, Sync
-from partavg.solvers.anchor import divided
+from partavg.solvers.drift import corrected_step_, divided
 from partavg.solvers.sgd import SGD
 
 
@@ -36,7 +36,7 @@ class VRLSGD:
         self, params: Float[Tensor, "m n"], grads: Float[Tensor, "m n"], state: State, now: Step
     ) -> None:
         """One step along the gradient without the worker's own deviation."""
-        self.base.step_(params, grads.sub_(state["deviation"]), state, now)
+        corrected_step_(self.base, params, grads, state, now, less=state["deviation"])
 
     def encode(self, rows: Float[Tensor, "m n"], state: State, sync: Sync) -> Float[Tensor, "m l"]:
         """What the base sends."""
