@@ -1,8 +1,11 @@
-"""What several solvers remember: where each parameter was when it was last averaged."""
+"""What solvers share that look at how far workers moved since a part was last averaged."""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from partavg.core.solver import State, Step
+from partavg.solvers.sgd import SGD
 
 ANCHOR = "anchor"
 
@@ -16,3 +19,32 @@ def divided(change: Float[Tensor, "m n"], gain: Float[Tensor, "m 1"]) -> Float[T
     """The mean gradient that made a change; 0 for a worker that took no step."""
     inverse = torch.where(gain > 0, 1 / gain, 0.0)
     return change * inverse.to(change.dtype)
+
+
+def corrected_step_(
+    base: SGD,
+    params: Float[Tensor, "m n"],
+    grads: Float[Tensor, "m n"],
+    state: State,
+    now: Step,
+    *,
+    less: Float[Tensor, "m n"],
+    more: Float[Tensor, "1 n"] | None = None,
+) -> None:
+    """A step of the base as if gradients were g − less + more.
+
+    Momentum that outlives an averaging holds plain gradients only, and the correction is given the
+    weight that momentum would give it: held in there, a correction would still act after it was
+    replaced, and with few steps between averagings the estimates would swing up without bound.
+    """
+    if base.momentum and base.momentum_at_averaging != "reset":
+        base.step_(params, grads, state, now)
+        weight = (now.lr * base.weight(now.taken)).to(params.dtype)
+        params.addcmul_(less, weight)
+        if more is not None:
+            params.addcmul_(more, weight, value=-1)
+    else:
+        grads.sub_(less)
+        if more is not None:
+            grads.add_(more)
+        base.step_(params, grads, state, now)
