@@ -227,24 +227,6 @@ def test_on_linear_losses_workers_agree_from_the_second_cycle_on(
             assert apart < 1e-10, record.step
 
 
-@pytest.mark.parametrize("name", ["scaffold", "vrl_sgd"])
-@pytest.mark.parametrize("schedule", [Schedule.periodic(2), Schedule.partial(3)])
-@pytest.mark.parametrize("policy", ["local", "averaged", "reset"])
-def test_corrections_with_much_momentum_and_few_steps_stay_bounded(
-    name: str, schedule: Schedule, policy: str
-) -> None:
-    """Corrections inside momentum that outlives an averaging would swing up without bound."""
-    solver = SOLVERS[name](base=SGD(0.9, momentum_at_averaging=policy))
-    workers = start(solver, schedule.parts, rows(1, D, 0).repeat(M, 1))
-    for _ in train(
-        workers, Quadratic(), quadratic_batches(M, D), plan=made(schedule), solver=solver,
-        lr=lambda k: 0.02, until=600,
-    ):  # fmt: skip
-        pass
-    assert workers.params.abs().max() < 10
-    assert workers.memory[solver.per_client[0]].abs().max() < 10
-
-
 # FedNova
 
 

@@ -35,7 +35,7 @@ def corrected_step_(
 
     Momentum that outlives an averaging holds plain gradients only, and the correction is given the
     weight that momentum would give it: held in there, a correction would still act after it was
-    replaced, and with few steps between averagings the estimates would swing up without bound.
+    replaced, and be mistaken for a gradient by the next estimate.
     """
     if base.momentum and base.momentum_at_averaging != "reset":
         base.step_(params, grads, state, now)
