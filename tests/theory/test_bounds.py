@@ -149,6 +149,28 @@ def test_smoothness_within_parts_is_not_enough_where_parts_are_coupled() -> None
     assert measured < Theorem1(1).bound(whole, **settings).total
 
 
+def test_the_measured_speed_up_is_linear() -> None:
+    """At η ∝ √(m/K), m workers need 1/m of the steps: ‖∇F‖² falls as 1/√m, as the bound does."""
+    tau, steps = 4, 256
+    for schedule in (Schedule.periodic(tau), Schedule.partial(tau)):
+        measured = {}
+        for workers in (1, 4, 16):
+            problem = replace(
+                draw(1, workers, tau, seed=0),
+                curvature=torch.linspace(0.2, 1, 8).double().expand(1, workers, -1),
+                noise=torch.eye(8).double()[None],
+            )
+            lr = 0.5 / tau * math.sqrt(workers / 16)
+            rate = torch.tensor([lr]).double()
+            measured[workers] = float(problem.measure(schedule, rate, steps, runs=8))
+            bound = Theorem1(workers).bound(problem.constants(0), lr=lr, interval=tau, steps=steps)
+            assert bound.holds
+            assert measured[workers] <= bound.total
+        for workers in (4, 16):
+            speed_up = (measured[1] / measured[workers]) ** 2
+            assert speed_up == pytest.approx(workers, rel=0.15)
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -50,9 +50,12 @@ def product(objective: Objective, params: Float[Tensor, "d"], method: str = "aut
     try:
         exact = _exact(objective, params)
         exact(torch.zeros_like(params))
-    except RuntimeError:  # some operation has no second derivative
+    except RuntimeError as error:  # some operation has no second derivative
         if method == "hessian":
-            raise
+            reason = str(error).strip().splitlines()[0]
+            raise ValueError(
+                f"the loss cannot be differentiated twice: {reason}; use method difference or auto"
+            ) from None
         return _differences(objective, params)
     return exact
 

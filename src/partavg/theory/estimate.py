@@ -22,7 +22,7 @@ from partavg.data.batches import Batches
 from partavg.engines.choose import choose
 from partavg.engines.model import Loss, RowModel
 from partavg.theory.bounds import Constants
-from partavg.theory.curvature import Method, Objective, largest_curvature, product
+from partavg.theory.curvature import Objective, largest_curvature, product
 from partavg.theory.gradients import Sweep, sweep
 
 _SAMPLES = 256  # of a worker, whose loss is differentiated twice
@@ -112,7 +112,7 @@ def estimate(
     repeats: int = 4,
     batches: int = 16,
     roughness_of: int = 4,
-    method: Method = "auto",
+    method: str = "auto",
     seed: int = 0,
     device: str | torch.device = "cpu",
     progress: Progress = unseen,
@@ -163,7 +163,7 @@ def estimate(
 
 
 def _curvatures(
-    objective: Objective, params: Tensor, start: Tensor, owners: Tensor, method: Method
+    objective: Objective, params: Tensor, start: Tensor, owners: Tensor, method: str
 ) -> list[float]:
     """That of the whole model, then that of each part."""
     multiply = product(objective, params, method)
