@@ -90,21 +90,23 @@ KINDS = {
 @pytest.mark.parametrize("separable", [True, False])
 @pytest.mark.parametrize("tau", [1, 2, 4, 8])
 def test_measured_gradients_stay_under_the_bound(kind: str, separable: bool, tau: int) -> None:
-    """20 random problems each, 480 in all, at the limit and well below, with every scheme."""
+    """20 random problems each, 480 in all, half at the limit and half well below it."""
     problems = draw(20, 6, tau, seed=tau, separable=separable, **KINDS[kind])
     weights = tuple(problems.weights.tolist())
     theorem = Theorem2(weights) if kind == "non-iid" else Theorem1(len(weights))
     constants = [problems.constants(number) for number in range(20)]
-    for share in (1.0, 0.3):
-        rates = [share * theorem.largest_lr(each, tau) for each in constants]
-        for parts in {1, tau}:
-            measured = problems.measure(
-                Schedule(tau, parts), torch.tensor(rates, dtype=torch.float64), steps=30, runs=8
-            )
-            for value, each, lr in zip(measured.tolist(), constants, rates, strict=True):
-                bound = theorem.bound(each, lr=lr, interval=tau, steps=30)
-                assert bound.holds
-                assert value <= bound.total
+    shares = [1.0, 0.3] * 10
+    rates = [
+        share * theorem.largest_lr(each, tau) for share, each in zip(shares, constants, strict=True)
+    ]
+    for parts in {1, tau}:
+        measured = problems.measure(
+            Schedule(tau, parts), torch.tensor(rates, dtype=torch.float64), steps=30, runs=8
+        )
+        for value, each, lr in zip(measured.tolist(), constants, rates, strict=True):
+            bound = theorem.bound(each, lr=lr, interval=tau, steps=30)
+            assert bound.holds
+            assert value <= bound.total
 
 
 def test_the_bound_is_attained() -> None:
@@ -154,7 +156,7 @@ def test_the_measured_speed_up_is_linear() -> None:
     tau, steps = 4, 256
     for schedule in (Schedule.periodic(tau), Schedule.partial(tau)):
         measured = {}
-        for workers in (1, 4, 16):
+        for workers in (1, 16):
             problem = replace(
                 draw(1, workers, tau, seed=0),
                 curvature=torch.linspace(0.2, 1, 8).double().expand(1, workers, -1),
@@ -166,9 +168,7 @@ def test_the_measured_speed_up_is_linear() -> None:
             bound = Theorem1(workers).bound(problem.constants(0), lr=lr, interval=tau, steps=steps)
             assert bound.holds
             assert measured[workers] <= bound.total
-        for workers in (4, 16):
-            speed_up = (measured[1] / measured[workers]) ** 2
-            assert speed_up == pytest.approx(workers, rel=0.15)
+        assert (measured[1] / measured[16]) ** 2 == pytest.approx(16, rel=0.15)
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,9 @@ def theory(*arguments: object) -> Result:
 
 
 def test_a_real_process_tells_and_writes(recipe: Path, tmp_path: Path) -> None:
+    options = ["--steps", "3", "--workers", "1", "--json", "found.json"]
     done = subprocess.run(
-        [sys.executable, "-m", "partavg", "theory", recipe, "--steps", "3", "--json", "found.json"],
+        [sys.executable, "-m", "partavg", "theory", recipe, *options],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -146,6 +146,8 @@ def test_whole_batches_have_no_noise(data: tuple[Tensor, list[Tensor]]) -> None:
         split,
         partition=whole(layout, 1),
         batch=OWNED,
+        repeats=2,
+        batches=2,
         engine="looped",
     )
     assert found.variance[0].largest == pytest.approx(0, abs=1e-20)
@@ -157,7 +159,13 @@ def test_differences_of_gradients_where_there_is_no_second_derivative(
     method: str, data: tuple[Tensor, list[Tensor]]
 ) -> None:
     samples, split = data
-    settings = {"partition": PARTS, "repeats": 1, "engine": "looped", "roughness_of": 2}
+    settings = {
+        "partition": PARTS,
+        "repeats": 1,
+        "engine": "looped",
+        "roughness_of": 2,
+        "batches": 2,
+    }
     task = RoughPoint(), loss, (samples, samples[:, 0]), split
     found = estimate(*task, method=method, **settings)
     assert found.smoothness.largest == pytest.approx(5, rel=1e-3)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import oracles
 from tests.strategies import rows, schedules
@@ -12,6 +12,7 @@ from partavg.core.schedule import Schedule
 from partavg.theory import averaging_matrix, full_matrix
 
 
+@settings(max_examples=25)
 @given(schedules(), st.integers(1, 4), st.integers(1, 3), st.data())
 def test_properties(schedule: Schedule, workers: int, columns: int, data: st.DataObject) -> None:
     part = data.draw(st.integers(0, schedule.parts - 1))
