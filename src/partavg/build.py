@@ -144,11 +144,25 @@ def simulation(config: Config, full: Dataset, device: torch.device) -> Simulatio
         pace=pace(config),
         delay=averaging.delay,
         adapt=adapt(config, full),
-        transform=_transform(config, data, device),
+        transform=transform(config, data, device),
         engine=config.engine.name,
         chunk=config.engine.chunk,
         seed=training.seed,
         device=device,
+    )
+
+
+def transform(config: Config, data: Dataset, device: torch.device) -> Images | None:
+    """What the model sees of stored images; None where samples are seen as they are stored."""
+    _check_images(config, data)
+    if data.train.inputs.dtype != torch.uint8:
+        return None
+    options = config.images
+    return Images.fit(
+        data.train.inputs.to(device),
+        normalize=options.normalize,
+        crop=options.crop,
+        flip=options.flip,
     )
 
 
@@ -208,19 +222,6 @@ def _model(config: Config, data: Dataset) -> nn.Module:
     with seeded(fold(config.training.seed, "model"), torch.device("cpu")):
         model: nn.Module = create("model", config.model, data.shape, data.classes)
     return model
-
-
-def _transform(config: Config, data: Dataset, device: torch.device) -> Images | None:
-    _check_images(config, data)
-    if data.train.inputs.dtype != torch.uint8:
-        return None
-    options = config.images
-    return Images.fit(
-        data.train.inputs.to(device),
-        normalize=options.normalize,
-        crop=options.crop,
-        flip=options.flip,
-    )
 
 
 def _check_images(config: Config, data: Dataset) -> None:

@@ -8,6 +8,7 @@ from partavg.cli.recipes import recipe_command
 from partavg.cli.reproduce import reproduce
 from partavg.cli.run import run
 from partavg.cli.split import split
+from partavg.cli.theory import theory
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -28,3 +29,4 @@ main.add_command(recipe_command, "recipes")
 main.add_command(reproduce)
 main.add_command(run)
 main.add_command(split)
+main.add_command(theory)
