@@ -1,5 +1,6 @@
 """Recipes: TOML files that describe runs, those of the paper's tables among them."""
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
@@ -33,6 +34,8 @@ class Recipe:
     schemes: dict[str, dict[str, Any]]
     overrides: tuple[str, ...] = ()
     paper: Paper | None = None
+    about: str = ""
+    """The first sentence of the comment that the file begins with."""
 
     def config(self, scheme: str | None = None) -> Config:
         """The settings of a scheme; those of all schemes if it has none of its own."""
@@ -58,7 +61,8 @@ def load(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:
     paper = tables.pop("paper", None)
     known = path.is_relative_to(ROOT)
     title = path.relative_to(ROOT).with_suffix("").as_posix() if known else path.stem
-    return Recipe(title, tables, schemes, tuple(overrides), _paper(paper, path) if paper else None)
+    reported = _paper(paper, path) if paper else None
+    return Recipe(title, tables, schemes, tuple(overrides), reported, _about(path))
 
 
 def find(name: str | Path) -> Path:
@@ -79,6 +83,14 @@ def names() -> list[str]:
 def _numbers_by_value(name: str) -> list[tuple[float, str]]:
     pieces = re.split(r"(\d+(?:\.\d+)?)", name)
     return [(float(piece), "") if piece[:1].isdigit() else (-1.0, piece) for piece in pieces]
+
+
+def _about(path: Path) -> str:
+    comment = itertools.takewhile(
+        lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines()
+    )
+    text = " ".join(line.lstrip("# ") for line in comment)
+    return re.split(r"[.:] ", text + " ", maxsplit=1)[0].strip()
 
 
 def _paper(values: Any, path: Path) -> Paper:

@@ -68,7 +68,7 @@ class Row:
 
 def select(target: str, words: str | None) -> list[str]:
     """The names of the recipes of a table, or one recipe; only those with one of the words."""
-    known = [name for name in recipes.names() if "/" in name]
+    known = [name for name in recipes.names() if name.startswith("table")]
     tables = list(dict.fromkeys(name.partition("/")[0] for name in known))
     chosen = [name for name in known if target in ("all", name, name.partition("/")[0])]
     if not chosen:

@@ -58,6 +58,6 @@ def _table(names: list[str]) -> Table:
 def _row(recipe: recipes.Recipe) -> dict[str, str]:
     paper = recipe.paper
     if paper is None:
-        return {**dict.fromkeys(COLUMNS, ""), "note": "what `partavg compare` runs"}
+        return {**dict.fromkeys(COLUMNS, ""), "note": recipe.about}
     reported = {k: f"{mean:.2f} ± {spread:.1f}" for k, (mean, spread) in paper.reported.items()}
     return {**dict.fromkeys(COLUMNS, ""), **reported, "note": paper.note}

@@ -143,7 +143,7 @@ def _step_(
 def _runs(stepping: Tensor, rows: slice) -> list[slice]:
     """The rows that take a step, as ranges: views of them can be changed in place."""
     count = len(stepping)
-    chosen = [row for row in range(*rows.indices(count)) if stepping[row]]
-    starts = [row for row in chosen if row - 1 not in chosen]
-    stops = [row + 1 for row in chosen if row + 1 not in chosen]
+    chosen = {row for row in range(*rows.indices(count)) if stepping[row]}
+    starts = sorted(row for row in chosen if row - 1 not in chosen)
+    stops = sorted(row + 1 for row in chosen if row + 1 not in chosen)
     return [slice(start, stop) for start, stop in zip(starts, stops, strict=True)]
