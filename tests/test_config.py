@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from partavg import config as configs
 from partavg import recipe as recipes
-from partavg.config import COMPONENTS, Config, differences, dump, parse
+from partavg.config import COMPONENTS, Config
 from partavg.solvers.adam import Adam
 from partavg.solvers.fedprox import FedProx
 from partavg.solvers.sgd import SGD
+from partavg.tables import differences, dump, parse
 
 
 def load(path: Path, overrides: list[str] | None = None) -> Config:
@@ -163,7 +164,7 @@ def test_every_component_has_options_that_can_be_written_down(kind: str) -> None
     assert default in registry
     for name in registry:
         config = parse({kind: {"name": name}})
-        assert parse(tomllib.loads(configs.dump(config))) == config
+        assert parse(tomllib.loads(dump(config))) == config
 
 
 def test_a_solver_below_a_solver(tmp_path: Path) -> None:

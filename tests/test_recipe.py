@@ -9,11 +9,11 @@ import torch
 from partavg import build
 from partavg import recipe as recipes
 from partavg.compare import configured, plan, schemes_of
-from partavg.config import differences
 from partavg.data.dataset import Dataset, Samples
 from partavg.folder import RunFolder
 from partavg.recipe import Recipe
 from partavg.run import Run
+from partavg.tables import differences
 
 NAMES = recipes.names()
 PAPER = [name for name in NAMES if name.startswith("table")]

@@ -9,8 +9,8 @@ from tests import tasks
 
 from partavg import build, checkpoint
 from partavg.build import check
-from partavg.config import parse, read
 from partavg.run import Diverged, Run
+from partavg.tables import parse, read
 
 
 def finish(run: Run) -> dict[str, bytes]:

@@ -11,8 +11,8 @@ from statistics import mean, stdev
 
 from draw_demo import STYLE
 
-from partavg.config import parse, read
 from partavg.report.chart import Line, chart
+from partavg.tables import parse, read
 
 TARGET = Path(__file__).parent.parent / "docs/images/between.svg"
 CHARTS = {

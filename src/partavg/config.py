@@ -1,35 +1,23 @@
-"""Settings: nested tables into frozen dataclasses, checked before any work starts."""
+"""Settings: everything that decides a run."""
 
-import difflib
-import inspect
-import json
-import tomllib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
-from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
-from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from partavg.backends.planner import Bank, Buffers, Weights
 from partavg.core.adapt import ADAPTS
 from partavg.core.pace import PACES
 from partavg.core.participation import Redistribution
-from partavg.core.partition import PARTITIONS
 from partavg.core.rates import RATES
-from partavg.core.solver import Solver
 from partavg.data import DATASETS
 from partavg.data.images import Normalize
 from partavg.data.split import SPLITS
 from partavg.engines.choose import EngineName
 from partavg.models import MODELS
 from partavg.solvers import SOLVERS
-from partavg.solvers.sgd import SGD
 
-_FINITE = ConfigDict(allow_inf_nan=False)
-_STEPS = 400  # of a recipe that gives no budget
-Table = Mapping[str, Any]
 LocalAccuracy = Literal["best", "mean", "first", "all"]
 
 
@@ -146,96 +134,6 @@ COMPONENTS: dict[str, tuple[Mapping[str, Callable[..., Any]], str]] = {
 """Where the components of each kind are listed, and the one taken when a recipe names none."""
 
 
-def read(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{path} is not valid TOML: {error}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"cannot read {path}: {error}") from None
-
-
-def parse(table: Table) -> Config:
-    """Turn nested tables into a Config; any mistake is a ValueError of one sentence."""
-    hints = get_type_hints(Config)
-    _check_keys(table, hints, "")
-    sections: dict[str, Any] = {}
-    for name, cls in hints.items():
-        values = table.get(name, {})
-        if not isinstance(values, Mapping):
-            raise ValueError(f"{name} = {values!r} is not a section: write [{name}], keys below it")
-        component = cls is Component
-        sections[name] = (
-            _component(values, name, name) if component else _section(values, cls, name)
-        )
-    config = Config(**sections)
-    training, averaging = config.training, config.averaging
-    check_name("averaging.partition", averaging.partition, PARTITIONS)
-    if averaging.parts is None:
-        parts = 1 if averaging.partition == "whole" else averaging.interval
-        averaging = replace(averaging, parts=parts)
-    if training.steps is None and training.epochs is None:
-        training = replace(training, steps=_STEPS)
-    if training.steps is not None and training.epochs is not None:
-        raise ValueError(
-            f"training.steps = {training.steps} and training.epochs = {_toml(training.epochs)} "
-            f"are two budgets: give one"
-        )
-    return replace(config, training=training, averaging=averaging)
-
-
-def override_(table: dict[str, Any], override: str) -> None:
-    """Change one setting of nested tables, given as `section.key=value`."""
-    path, equals, text = override.partition("=")
-    section, dot, key = path.strip().partition(".")
-    if not (equals and dot and key):
-        raise ValueError(f"override {override!r} is not of the form section.key=value")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()
-    values = table.setdefault(section, {})
-    while "." in key and isinstance(values, dict):
-        inner, _, key = key.partition(".")
-        values = values.setdefault(inner, {})
-    if not isinstance(values, dict):
-        return  # parse will say so
-    if key == "name" and values.get("name") != value:
-        values.clear()  # another component has other options
-    if section == "training":
-        values.pop({"steps": "epochs", "epochs": "steps"}.get(key), None)  # one budget, not two
-    values[key] = value
-
-
-def dump(config: Config) -> str:
-    """The TOML text of a config; `parse` reads it back to an equal one."""
-    lines = []
-    for section in get_type_hints(Config):
-        values = _flat(getattr(config, section))
-        lines.append(f"[{section}]")
-        lines += [f"{k} = {_toml(v)}" for k, v in values.items() if v is not None]
-        lines.append("")
-    return "\n".join(lines)
-
-
-def _flat(section: Any) -> dict[str, Any]:
-    """The keys of a section as a recipe has them."""
-    if isinstance(section, Component):
-        return {"name": section.name, **section.options}
-    return asdict(section)
-
-
-def differences(one: Config, other: Config) -> list[str]:
-    """The keys in which two configs differ."""
-    tables = [tomllib.loads(dump(config)) for config in (one, other)]
-    flat = [
-        {f"{section}.{key}": v for section, values in table.items() for key, v in values.items()}
-        for table in tables
-    ]
-    return [key for key in {**flat[0], **flat[1]} if flat[0].get(key) != flat[1].get(key)]
-
-
 def create(kind: str, component: Component, *arguments: Any) -> Any:
     """Make what a component describes."""
     registry, _ = COMPONENTS[kind]
@@ -244,89 +142,3 @@ def create(kind: str, component: Component, *arguments: Any) -> Any:
         for key, value in component.options.items()
     }
     return registry[component.name](*arguments, **options)
-
-
-def _section(table: Table, cls: type, name: str) -> Any:
-    hints = get_type_hints(cls, include_extras=True)
-    _check_keys(table, hints, f"{name}.")
-    return cls(**{key: _value(hints[key], v, f"{name}.{key}") for key, v in table.items()})
-
-
-def _component(table: Table, kind: str, path: str) -> Component:
-    registry, default = COMPONENTS[kind]
-    name = _value(str, table.get("name", default), f"{path}.name")
-    check_name(f"{path}.name", name, registry)
-    known = _options(registry[name])
-    given = {key: value for key, value in table.items() if key != "name"}
-    _check_keys(given, {"name": None, **known}, f"{path}.")
-    options = {
-        key: _nested(given.get(key, {}), p.annotation, f"{path}.{key}")
-        if p.annotation in _NESTED
-        else _value(p.annotation, given.get(key, p.default), f"{path}.{key}")
-        for key, p in known.items()
-    }
-    return Component(name, options)
-
-
-_NESTED: dict[Any, tuple[str, ...]] = {Solver: tuple(SOLVERS), SGD: ("sgd",)}
-"""Options that are solvers themselves, and which may be named."""
-
-
-def _nested(table: Any, annotation: Any, path: str) -> Component:
-    if not isinstance(table, Mapping):
-        raise ValueError(f"{path} = {_toml(table)} is not a section: write [{path}], keys below it")
-    component = _component(table, "solver", path)
-    if component.name not in _NESTED[annotation]:
-        raise ValueError(
-            f"{path}.name = {component.name!r} cannot be used there: "
-            f"use {' or '.join(_NESTED[annotation])}"
-        )
-    return component
-
-
-def _options(builder: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """A component's options: a dataclass's fields, a function's keyword-only arguments."""
-    parameters = inspect.signature(builder, eval_str=True).parameters
-    if is_dataclass(builder):
-        return {f.name: parameters[f.name] for f in fields(builder)}
-    return {k: p for k, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
-
-
-def _value(hint: Any, value: Any, key: str) -> Any:
-    if isinstance(value, list):
-        value = tuple(value)
-    try:
-        return TypeAdapter(hint, config=_FINITE).validate_python(value, strict=True)
-    except ValidationError as error:
-        rule = error.errors()[0]["msg"]
-        raise ValueError(f"{key} = {_toml(value)}: {rule[0].lower()}{rule[1:]}") from None
-
-
-def _check_keys(table: Table, known: Iterable[str], prefix: str) -> None:
-    for key in table:
-        if key not in known:
-            raise ValueError(f"unknown key {prefix + key!r}: {_suggest(key, known, prefix)}")
-
-
-def check_name(key: str, name: str, known: Iterable[str]) -> None:
-    """Raise a ValueError with a suggestion if a name is not known."""
-    if name not in known:
-        raise ValueError(f"{key} = {name!r} is not known: {_suggest(name, known)}")
-
-
-def _suggest(word: str, known: Iterable[str], prefix: str = "") -> str:
-    close = difflib.get_close_matches(word, list(known), n=1)
-    if close:
-        return f"did you mean {prefix + close[0]!r}?"
-    return f"use {', '.join(prefix + name for name in known)}"
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, tuple | list):
-        return f"[{', '.join(map(_toml, value))}]"
-    if isinstance(value, Component):
-        return f"{{{', '.join(f'{k} = {_toml(v)}' for k, v in _flat(value).items())}}}"
-    if isinstance(value, float):
-        return repr(value)
-    # JSON's strings are TOML's, but for this one character.
-    return json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from partavg import checkpoint
-from partavg.config import Config, differences, dump, parse, read
+from partavg.config import Config
+from partavg.tables import differences, dump, parse, read
 
 Row = dict[str, Any]
 """One line of metrics.jsonl: `step`, and what was measured after it."""

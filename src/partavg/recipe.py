@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from partavg.config import Config, check_name, override_, parse, read
+from partavg.config import Config
+from partavg.tables import check_name, override_, parse, read
 
 ROOT = Path(__file__).parent / "recipes"
 """Where the recipes are that come with the package."""

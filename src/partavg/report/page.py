@@ -7,9 +7,9 @@ from pathlib import Path
 from string import Template
 
 from partavg.compare import COLUMNS, NOTE, Entry, Result, results, verdict
-from partavg.config import differences, dump
 from partavg.folder import write_text
 from partavg.report.chart import Line, chart
+from partavg.tables import differences, dump
 
 CHARTS = {
     "discrepancy": ("Model discrepancy after each step", 1.0),
