@@ -39,7 +39,7 @@ def plan(recipe: Recipe, schemes: Sequence[str], seeds: int, out: Path) -> list[
     if len(set(schemes)) < len(schemes) or not schemes:
         raise ValueError(f"schemes {', '.join(schemes)!r}: name each scheme once, at least one")
     configs = {scheme: configured(recipe, scheme) for scheme in schemes}
-    first = recipe.config().training.seed
+    first = configs[schemes[0]].training.seed
     return [
         Entry(
             scheme,
