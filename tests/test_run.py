@@ -260,6 +260,16 @@ def test_only_the_workers_at_fault_are_named(tmp_path: Path) -> None:
             {"pace": {"name": "fixed", "counts": [2]}, "solver": {**NOVA, "name": "vrl_sgd"}},
             "needs workers that take the same steps",
         ),
+        ({**KEPT, **SHRINKING}, "cuts models anew"),
+        ({"averaging": {"delay": 2, "buffers": "every"}}, "overtake each other"),
+        (
+            {"solver": {**NOVA, "name": "fedavgm", "base": {"name": "diloco"}}},
+            "must be the topmost",
+        ),
+        (
+            {**KEPT, "solver": {**NOVA, "name": "fedprox", "base": {"name": "scaffold"}}},
+            "compares models with the last average",
+        ),
         ({"averaging": {"delay": 4}}, "delay 4 is not below the interval 4"),
         ({"adapt": {"name": "post_local"}}, "give adapt.until"),
         ({"adapt": {"name": "fedlama"}, "averaging": {"parts": 1}}, "needs parts to tell apart"),

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from partavg.backends.simulate import Simulation
+from partavg.combinations import check_adapt, check_images, check_solver, check_words
 from partavg.config import Config, Metrics, create
 from partavg.core.adapt import Adapt
 from partavg.core.pace import Pace
@@ -24,9 +25,6 @@ from partavg.data.dataset import Dataset
 from partavg.data.images import Images
 from partavg.data.split import Split
 from partavg.engines.model import RowModel
-from partavg.solvers.fednova import FedNova
-from partavg.solvers.scaffold import SCAFFOLD
-from partavg.solvers.vrl_sgd import VRLSGD
 
 _SCALED_TRAIN = 64  # samples per worker that a scaled run keeps at least
 _SCALED_TEST = 1000
@@ -87,25 +85,16 @@ def pace(config: Config) -> Pace | None:
 def adapt(config: Config, data: Dataset) -> Adapt | None:
     """How the schedule changes; None where it does not."""
     decays = getattr(rate(config, data), "at", ())
-    policy: Adapt | None = create("adapt", config.adapt, decays)
+    policy: Adapt | None = create("adapt", config.adapt, decays, _lengths(config, data)["steps"])
+    if policy:
+        check_adapt(config)
     return policy
 
 
 def solver(config: Config) -> Solver:
     """The local solver, if it goes with the other settings."""
     made: Solver = create("solver", config.solver)
-    name, kinds = config.solver.name, {type(made), type(getattr(made, "base", None))}
-    alone = config.participation.redistribution == "none" and config.participation.every
-    if alone and kinds & {SCAFFOLD, VRLSGD, FedNova}:
-        raise ValueError(
-            f"solver.name = {name!r} compares models with the last average, but with "
-            f"participation.redistribution = 'none' a model may be older: use permute or average"
-        )
-    if config.pace.name != "even" and VRLSGD in kinds:
-        raise ValueError(
-            f"solver.name = {name!r} needs workers that take the same steps, or its corrections "
-            f"do not add up to nothing: use pace.name = even, or scaffold"
-        )
+    check_solver(config, made)
     return made
 
 
@@ -154,7 +143,7 @@ def simulation(config: Config, full: Dataset, device: torch.device) -> Simulatio
 
 def transform(config: Config, data: Dataset, device: torch.device) -> Images | None:
     """What the model sees of stored images; None where samples are seen as they are stored."""
-    _check_images(config, data)
+    check_images(config, data)
     if data.train.inputs.dtype != torch.uint8:
         return None
     options = config.images
@@ -171,7 +160,7 @@ def check(config: Config, full: Dataset) -> None:
     training, averaging = config.training, config.averaging
     data = scaled(config, full)
     parts = _schedule(config).parts
-    check_delay(averaging.delay, averaging.interval)
+    check_delay(averaging.delay, _schedule(config), averaging.buffers)
     Batches(split(config, data), training.batch, training.seed)
     rate(config, full)
     participation(config)
@@ -182,7 +171,7 @@ def check(config: Config, full: Dataset) -> None:
         policy.first(_schedule(config))
     params = RowModel(_model(config, data), F.cross_entropy, torch.device("cpu")).params
     PARTITIONS[averaging.partition](params, parts, training.seed)
-    _check_images(config, data)
+    check_images(config, data)
     device(config)
 
 
@@ -218,35 +207,7 @@ def _schedule(config: Config) -> Schedule:
 
 def _model(config: Config, data: Dataset) -> nn.Module:
     """The model, initialized as the seed says."""
-    _check_words(config, data)
+    check_words(config, data)
     with seeded(fold(config.training.seed, "model"), torch.device("cpu")):
         model: nn.Module = create("model", config.model, data.shape, data.classes)
     return model
-
-
-def _check_images(config: Config, data: Dataset) -> None:
-    if data.train.inputs.dtype != torch.uint8 and (config.images.crop or config.images.flip):
-        raise ValueError(
-            f"images.crop and images.flip are for images, and {config.data.name} has none: "
-            f"leave them out"
-        )
-
-
-def _check_words(config: Config, data: Dataset) -> None:
-    """Words are numbers, but only a model with a vocabulary can read them."""
-    inputs, known = data.train.inputs, config.model.options.get("words")
-    if inputs.dtype == torch.int64 and known is None:
-        raise ValueError(
-            f"model.name = {config.model.name!r} cannot read the words of {config.data.name}: "
-            f"use lstm"
-        )
-    if known is not None and inputs.dtype == torch.int64 and inputs.max() >= known:
-        raise ValueError(
-            f"model.words = {known} is too few for {config.data.name}, which has words up to "
-            f"{int(inputs.max())}: set data.words and model.words to the same"
-        )
-    if inputs.dtype != torch.int64 and known is not None:
-        raise ValueError(
-            f"model.name = {config.model.name!r} reads words, and {config.data.name} has none: "
-            f"use a model for images"
-        )

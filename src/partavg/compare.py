@@ -39,6 +39,13 @@ def plan(recipe: Recipe, schemes: Sequence[str], seeds: int, out: Path) -> list[
     if len(set(schemes)) < len(schemes) or not schemes:
         raise ValueError(f"schemes {', '.join(schemes)!r}: name each scheme once, at least one")
     configs = {scheme: configured(recipe, scheme) for scheme in schemes}
+    for scheme, config in configs.items():
+        if not re.fullmatch(r"\w[\w.+-]*", scheme):
+            raise ValueError(f"scheme {scheme!r} cannot name a folder: use letters and digits")
+        if config.data != configs[schemes[0]].data:
+            raise ValueError(
+                f"schemes {schemes[0]} and {scheme} differ in data: compare them in two recipes"
+            )
     first = configs[schemes[0]].training.seed
     return [
         Entry(
@@ -181,7 +188,10 @@ def _seen(found: Sequence[Result]) -> str:
 
 
 def _traffic(partial: Result, periodic: Result) -> str:
-    ratio = mean(partial.values("bytes")) / max(1, mean(periodic.values("bytes")))
+    sent = mean(periodic.values("bytes"))
+    if not sent:
+        return "While periodic averaging sent nothing yet"
+    ratio = mean(partial.values("bytes")) / sent
     return "At the same traffic" if abs(ratio - 1) < 0.01 else f"At {ratio:.2f} times the traffic"
 
 

@@ -95,8 +95,9 @@ class Meter:
         return {f"accuracy_{view}": views[view]() for view in wanted}
 
     def _round_ends(self) -> bool:
-        interval = self._simulation.schedule.interval
-        return due(self._simulation.workers.step, self._metrics.round_losses_every * interval)
+        schedule = self._simulation.schedule
+        gone = self._simulation.workers.step - schedule.start
+        return due(gone, self._metrics.round_losses_every * schedule.interval)
 
     def _measure_round(self) -> Row:
         """The losses of u and of the best local model, before they are averaged."""

@@ -44,9 +44,10 @@ class Recipe:
         for section, values in self.schemes.get(scheme or "", {}).items():
             if not isinstance(values, Mapping):
                 raise ValueError(f"schemes.{scheme}.{section} is not a section: write section.key")
-            if "name" in values:  # another component has other options
-                tables[section] = {}
-            tables.setdefault(section, {}).update(deepcopy(values))
+            own = tables.setdefault(section, {})
+            if values.get("name", own.get("name")) != own.get("name"):
+                own.clear()  # another component has other options
+            own.update(deepcopy(values))
         for override in self.overrides:
             override_(tables, override)
         return parse(tables)

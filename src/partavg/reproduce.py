@@ -61,6 +61,8 @@ class Row:
         reported = partial.reported[0] - periodic.reported[0]
         if not (partial.measured and periodic.measured):
             return f"{reported:+.2f} / –"
+        if len(partial.measured) != len(periodic.measured):
+            return f"{reported:+.2f} / –, not all seeds finished"
         measured = mean(partial.measured) - mean(periodic.measured)
         agrees = "same sign" if reported * measured > 0 else "other sign"
         return f"{reported:+.2f} / {measured:+.2f}, {agrees}"
@@ -77,11 +79,16 @@ def select(target: str, words: str | None) -> list[str]:
             f"or a name that `partavg recipes` lists"
         )
     wanted = [word.strip() for word in (words or "").split(",") if word.strip()]
-    kept = [name for name in chosen if not wanted or any(word in name for word in wanted)]
+    kept = [name for name in chosen if not wanted or any(_has(name, word) for word in wanted)]
     if not kept:
         rows = ", ".join(name.partition("/")[2] for name in chosen)
         raise ValueError(f"no row of {target} has {words!r} in its name: there are {rows}")
     return kept
+
+
+def _has(name: str, word: str) -> bool:
+    """Whether a row is called so, or some of its parts are: cifar10 is not cifar100."""
+    return f"-{word}-" in f"-{name.partition('/')[2]}-"
 
 
 def planned(names: Sequence[str], overrides: Sequence[str], seeds: int, out: Path) -> list[Row]:

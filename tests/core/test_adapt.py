@@ -1,3 +1,5 @@
+from fractions import Fraction
+
 import pytest
 import torch
 from hypothesis import given
@@ -5,6 +7,8 @@ from hypothesis import strategies as st
 
 from partavg.core.adapt import ADAPTS, AdaComm, FedLAMA, PostLocal, _least, recut
 from partavg.core.schedule import Schedule
+
+ONE = Fraction(1)
 
 
 @given(st.integers(1, 30), st.integers(1, 30), st.integers(1, 30))
@@ -56,6 +60,16 @@ def test_adacomm(loss: float, lr: float, expected: int) -> None:
     assert mean > loss, "losses of the first cycle are forgotten"
 
 
+def test_adacomm_waits_for_the_end_of_a_warm_up() -> None:
+    given, policy, notes = Schedule.partial(4), AdaComm(block=1), {}
+    for lr in (0.1, 0.2, 0.3, 0.4):
+        policy.see(notes, torch.tensor(0.5), lr)
+    assert policy.next(notes, 4, given, given, 0.5) == given
+    for _ in range(4):
+        policy.see(notes, torch.tensor(0.5), 0.5)
+    assert policy.next(notes, 8, given, given, 0.5).interval == 2, "full rate: η₀/η is 1"
+
+
 def test_adacomm_ends_with_synchronous_averaging() -> None:
     given, policy, notes = Schedule.partial(4), AdaComm(block=1), {}
     now, step = given, 0
@@ -85,13 +99,14 @@ def test_fedlama_sorts_parts_by_discrepancy_per_parameter() -> None:
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: ADAPTS["post_local"](()), "there is none: give adapt.until"),
-        (lambda: ADAPTS["adacomm"]((), block=0), "a block of 0 steps never ends"),
-        (lambda: ADAPTS["fedlama"]((), phi=1), "phi 1 changes nothing"),
+        (lambda: ADAPTS["post_local"]((), ONE), "there is none: give adapt.until"),
+        (lambda: ADAPTS["adacomm"]((), ONE, block=0), "a block of 0 steps never ends"),
+        (lambda: ADAPTS["fedlama"]((), ONE, phi=1), "phi 1 changes nothing"),
         (lambda: FedLAMA().first(Schedule.periodic(4)), "fedlama needs parts to tell apart"),
     ],
 )
 def test_what_makes_no_sense_is_refused(make, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         make()
-    assert ADAPTS["post_local"]((40, 60)) == PostLocal(40)
+    assert ADAPTS["post_local"]((40, 60), ONE) == PostLocal(40)
+    assert ADAPTS["post_local"]((), ONE / 10, until=50) == PostLocal(5), "scaled"

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from tests.problems import LAYOUT, Quadratic, plan, quadratic_batches, start
 from torch import Tensor
 
+from partavg.core.average import alone
+from partavg.core.exchange import redistribute_
 from partavg.core.loop import Batch, Gradients, train
 from partavg.core.participation import Participation
 from partavg.core.plan import Plan
@@ -189,3 +191,19 @@ def test_what_was_just_averaged_is_not_sent_again(
 ) -> None:
     found = spent(schedule, Participation(4, 2, every, redistribution), 20)
     assert found == (pytest.approx(models, rel=0.02), messages)
+
+
+@pytest.mark.parametrize("shuffle", [None, 1])
+def test_an_average_is_handed_over_whole_also_right_after_a_schedule_began(shuffle) -> None:
+    """What was just averaged is told by the workers' clocks, not by a schedule to come."""
+    schedule = Schedule(4, 4, shuffle=shuffle, start=8)
+    who = Participation(4, 2, 8, "average")
+    workers = start(SGD(), 4, torch.zeros(2, LAYOUT.size).double())
+    workers.params[1] = 1.0
+    workers.steps += 1
+    workers.step = 8
+    redistribute_(workers, planned(schedule, who), SGD(), alone, who)
+    assert (workers.params == 0.5).all()
+    assert workers.bytes == 8 * LAYOUT.size
+    redistribute_(workers, planned(schedule, who), SGD(), alone, who)
+    assert workers.bytes == 8 * LAYOUT.size, "nothing changed since"

@@ -1,6 +1,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -123,6 +124,11 @@ def test_a_split_is_saved_and_read_back(tmp_path: Path) -> None:
         saved(LABELS, 9, 0, path=str(path))
     with pytest.raises(ValueError, match="not 500 over 8"):
         saved(LABELS[:500], 8, 0, path=str(path))
-    path.write_text("nonsense")
-    with pytest.raises(ValueError, match="is not a saved split"):
-        saved(LABELS, 8, 0, path=str(path))
+    for content in (b"nonsense", b"", b"PK\x03\x04"):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="is not a saved split"):
+            saved(LABELS, 8, 0, path=str(path))
+    for indices, counts in (([0.5], [1]), ([[0]], [1]), ([0, 1], [1]), ([-1, 1], [1, 1])):
+        np.savez(path, indices=np.array(indices), counts=np.array(counts))
+        with pytest.raises(ValueError, match="its numbers do not fit together"):
+            saved(LABELS, 1, 0, path=str(path))

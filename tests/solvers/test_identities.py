@@ -211,7 +211,13 @@ class Linear:
 @pytest.mark.parametrize("schedule", BOTH)
 @pytest.mark.parametrize(
     "base",
-    [SGD(), SGD(0.9), SGD(0.9, nesterov=True), SGD(0.9, momentum_at_averaging="reset")],
+    [
+        SGD(),
+        SGD(0.9),
+        SGD(0.9, nesterov=True),
+        SGD(0.9, momentum_at_averaging="reset"),
+        SGD(0.9, momentum_at_averaging="averaged"),
+    ],
 )
 def test_on_linear_losses_workers_agree_from_the_second_cycle_on(
     name: str, schedule: Schedule, base: SGD

@@ -100,7 +100,12 @@ class Simulation:
                 f"they must be the same"
             )
 
-        check_delay(delay, schedule.interval)
+        check_delay(delay, schedule, buffers)
+        if adapt and not isinstance(partition, str):
+            raise ValueError(
+                "a schedule that adapts cuts the model anew: give the name of a partition, like "
+                "channel, and not a Partition"
+            )
         shares = shares_of(weights, split).to(self._device, self._model.dtype)
         self._planner = Planner(
             self._model, partition, buffers, shares, participation, pace, delay, seed
@@ -161,8 +166,8 @@ class Simulation:
         """Go on from what `workers.state()` was at some step."""
         self.workers.load_(saved)
         now = self.workers.notes.get("schedule")
-        if now:
-            self._plan = self._planner(replace(self._given, **now))
+        first = self._adapt.first(self._given) if self._adapt else self._given
+        self._plan = self._planner(replace(self._given, **now) if now else first)
 
     def _cycle_end(self) -> int:
         """The step that ends the present cycle."""

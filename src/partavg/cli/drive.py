@@ -117,8 +117,12 @@ def train_all(
     *,
     resume: bool,
     force: bool,
+    diverged: list[str] | None = None,
 ) -> None:
-    """Train all runs of a comparison with the engine of the first."""
+    """Train all runs of a comparison with the engine of the first.
+
+    A run that diverges ends it, or is added to `diverged` while the others go on.
+    """
     engine = None
     several = len({entry.seed for entry in entries}) > 1
     for entry in entries:
@@ -131,7 +135,12 @@ def train_all(
             engine = run.config.engine
             display.say(f"engine: {engine.name} ({run.engine_reason})")
         label = f"{entry.scheme} seed {entry.seed}" if several else entry.scheme
-        train(run, label, display, request)
+        try:
+            train(run, label, display, request)
+        except Diverged as error:
+            if diverged is None:
+                raise
+            diverged.append(f"{entry.folder.path}: {error}")
 
 
 def next_folder(name: str) -> Path:

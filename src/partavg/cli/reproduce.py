@@ -1,5 +1,6 @@
 """`partavg reproduce`."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -15,7 +16,6 @@ from partavg.config import Component, create
 from partavg.data.dataset import Dataset
 from partavg.data.root import root
 from partavg.report.page import write_report
-from partavg.run import Diverged
 
 EXAMPLES = """\b
 Examples:
@@ -68,6 +68,9 @@ def reproduce(
             for entry in row.entries:
                 entry.folder.check_free(resume=resume, force=force)
                 check(entry.config, store(entry.config.data))
+        if resume:
+            planned = [replace(row, entries=tuple(resumed(row.entries))) for row in planned]
+    scale = planned[0].entries[0].config.training.scale
     again = ["partavg", "reproduce", target, *(["--rows", rows] if rows else [])]
     again += ["--seeds", str(seeds), *(["--scale", str(scale)] if scale != 1 else [])]
     again += [f"--set={override}" for override in overrides]
@@ -81,13 +84,12 @@ def reproduce(
     ):
         for row in planned:
             shown.say(f"{row.recipe.name}{_scaled(scale)}")
-            entries = resumed(row.entries) if resume else row.entries
-            samples = store(entries[0].config.data)
-            try:
-                drive.train_all(entries, samples, shown, request, resume=resume, force=force)
-                write_report(out / row.recipe.name / "report.html", entries)
-            except Diverged as error:
-                diverged.append(f"{row.recipe.name}: {error}")
+            samples = store(row.entries[0].config.data)
+            drive.train_all(
+                row.entries, samples, shown, request, resume=resume, force=force, diverged=diverged
+            )
+            if all(entry.folder.finished for entry in row.entries):
+                write_report(out / row.recipe.name / "report.html", row.entries)
             reproducing.write_csv(out / "results.csv", planned)
     console.print(_table(planned, scale))
     console.print(f"results: {out / 'results.csv'}", highlight=False, soft_wrap=True)

@@ -8,6 +8,7 @@ import torch
 from partavg import build
 from partavg import recipe as recipes
 from partavg.cli import drive, options
+from partavg.compare import caveat
 from partavg.config import create
 from partavg.data.root import root
 from partavg.data.split import save
@@ -61,6 +62,8 @@ def split(
         targets = samples.train.targets
         counts = torch.stack([targets[s].bincount(minlength=samples.classes) for s in owned])
         click.echo(_picture(counts.tolist()))
+        if config.training.scale != 1:
+            click.echo(caveat([{"scale": config.training.scale}]).capitalize())
         if plot:
             title = f"{config.data.name}, {config.split.name} split over {len(owned)} workers"
             write_text(plot, bars(title, counts.tolist()))
@@ -79,7 +82,7 @@ def _picture(counts: list[list[int]]) -> str:
     """A line per worker: its number of samples, and a block per class as high as its share."""
     lines = ["worker  samples  classes"]
     for worker, row in enumerate(counts):
-        highest = max(row)
+        highest = max(1, *row)
         blocks = "".join(_BLOCKS[-(-8 * count // highest)] for count in row)
         lines.append(f"{worker:6d}  {sum(row):7d}  {blocks}  {sum(c > 0 for c in row)}")
     sizes = [sum(row) for row in counts]

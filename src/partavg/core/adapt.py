@@ -7,10 +7,12 @@ remembers is in `notes`, which are saved with the workers.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor
 
+from partavg.core.rates import nearest
 from partavg.core.schedule import Schedule
 
 Notes = dict[str, Any]
@@ -75,8 +77,8 @@ class PostLocal:
 class AdaComm:
     """τ ← ⌈τ₀ √((η₀/η) (F/F₀))⌉ after every `block` steps, or half of τ if that does not shrink it.
 
-    F is the mean mini-batch loss of the last cycle, F₀ that of the first step. Changes wait for the
-    end of a cycle (Wang, Joshi, 2019).
+    F is the mean mini-batch loss of the last cycle, F₀ that of the first step, η₀ the highest rate
+    so far. Changes wait for the end of a cycle and of a warm-up (Wang, Joshi, 2019).
     """
 
     block: int = 100
@@ -93,7 +95,8 @@ class AdaComm:
     def see(self, notes: Notes, loss: Tensor, lr: float) -> None:
         """Add up the losses of a cycle."""
         if "first" not in notes:
-            notes |= {"first": loss, "lr": lr, "sum": loss * 0, "count": 0, "decided": 0}
+            notes |= {"first": loss, "lr": 0.0, "sum": loss * 0, "count": 0, "decided": 0}
+        notes["lr"], notes["last"] = max(notes["lr"], lr), lr
         notes["sum"] = notes["sum"] + loss
         notes["count"] += 1
 
@@ -101,7 +104,7 @@ class AdaComm:
         """Another interval if a block is over."""
         loss = float(notes["sum"]) / notes["count"]
         notes |= {"sum": notes["sum"] * 0, "count": 0}
-        if step - notes["decided"] < self.block:
+        if step - notes["decided"] < self.block or lr > notes["last"]:
             return now
         notes["decided"] = step
         ratio = notes["lr"] / lr * loss / max(float(notes["first"]), 1e-12)
@@ -165,26 +168,28 @@ def _least(apart: list[float], sizes: list[int]) -> set[int]:
     return waiting
 
 
-def fixed(decays: tuple[int, ...]) -> None:
+def fixed(decays: tuple[int, ...], scale: Fraction) -> None:
     """The interval stays."""
 
 
-def post_local(decays: tuple[int, ...], *, until: int = 0) -> Adapt:
+def post_local(decays: tuple[int, ...], scale: Fraction, *, until: int = 0) -> Adapt:
     """Synchronous up to step `until`; 0 takes the first decay of the learning rate."""
+    if until < 0:
+        raise ValueError(f"post_local until step {until} makes no sense: use 1 or more")
     if not until and not decays:
         raise ValueError(
             "post_local changes at the first decay of the learning rate, and there is none: give "
             "adapt.until or an lr_schedule that decays"
         )
-    return PostLocal(until or decays[0])
+    return PostLocal(max(1, nearest(until, scale)) if until else decays[0])
 
 
-def adacomm(decays: tuple[int, ...], *, block: int = 100) -> Adapt:
+def adacomm(decays: tuple[int, ...], scale: Fraction, *, block: int = 100) -> Adapt:
     """Shorter intervals as the loss falls."""
-    return AdaComm(block)
+    return AdaComm(max(1, nearest(block, scale)) if block > 0 else block)
 
 
-def fedlama(decays: tuple[int, ...], *, phi: int = 2) -> Adapt:
+def fedlama(decays: tuple[int, ...], scale: Fraction, *, phi: int = 2) -> Adapt:
     """Longer intervals for parts that hardly differ."""
     return FedLAMA(phi)
 

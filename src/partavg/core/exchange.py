@@ -70,7 +70,7 @@ def arrive_(workers: Workers, plan: Plan, solver: Solver, *, at_once: bool = Fal
 def settle_(workers: Workers, plan: Plan, solver: Solver, reduce: Reduce = alone) -> None:
     """Average all that was not averaged after the last step: then all workers are the same."""
     arrive_(workers, plan, solver, at_once=True)
-    due = plan.schedule(workers.step)
+    due = _just_averaged(workers)
     known = {span for part in due for span in plan.buffer_parts[part]}
     before = workers.bytes
     for part in range(len(plan.partition.parts)):
@@ -93,7 +93,7 @@ def redistribute_(
         settle_(workers, plan, solver, reduce)
     elif who.redistribution == "permute":
         # The models stay in their rows: it is the data that each row reads that changes.
-        due = plan.schedule(workers.step)
+        due = _just_averaged(workers)
         known = {span for part in due for span in plan.buffer_parts[part]}
         columns = sum(n for part, n in enumerate(plan.partition.sizes) if part not in due)
         columns += workers.buffers.shape[1] - sum(stop - start for start, stop in known)
@@ -101,6 +101,11 @@ def redistribute_(
         workers.messages += columns > 0
     if workers.bank:
         workers.swap_(tensor(who(workers.step)), tensor(who(workers.step + 1)))
+
+
+def _just_averaged(workers: Workers) -> list[int]:
+    """The parts that no worker has changed since their last averaging."""
+    return [part for part, steps in enumerate(workers.steps.amax(0).tolist()) if not steps]
 
 
 def _discrepancy(workers: Workers, part: int, plan: Plan) -> Tensor:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,9 +48,14 @@ class Drawn:
     def __call__(self, step: int) -> NDArray[np.bool_]:
         """Which clients take step 1, 2, …: a pure function of the step."""
         number = np.array([(step - 1) // self.interval], np.uint64)
-        seeds = np.array([fold(self.seed, "pace", i) for i in range(self.clients)], np.uint64)
-        drawn = bits(seeds, number) % np.uint64(self.most - self.least + 1)
+        choices = np.uint64(self.most - self.least + 1)
+        drawn = bits(_seeds(self.seed, self.clients), number) % choices
         return _steps_now(drawn.astype(np.int64) + self.least, self.interval, step)
+
+
+@lru_cache(maxsize=8)
+def _seeds(seed: int, clients: int) -> NDArray[np.uint64]:
+    return np.array([fold(seed, "pace", client) for client in range(clients)], np.uint64)
 
 
 def _steps_now(counts: NDArray[np.int64], interval: int, step: int) -> NDArray[np.bool_]:

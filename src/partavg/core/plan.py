@@ -58,13 +58,18 @@ class Plan:
                 f"the schedule has {counts[0]} parts, the partition {counts[1]} and the buffers "
                 f"{counts[2]}: they must be the same"
             )
-        check_delay(self.delay, self.schedule.interval)
+        check_delay(self.delay, self.schedule)
 
 
-def check_delay(delay: int, interval: int) -> None:
-    """Raise a ValueError if a part would be sent again before it arrives."""
-    if not 0 <= delay < interval:
+def check_delay(delay: int, schedule: Schedule, buffers: str = "part") -> None:
+    """Raise a ValueError if something would be sent again before it arrives."""
+    if not 0 <= delay < schedule.interval:
         raise ValueError(
-            f"delay {delay} is not below the interval {interval}: a part must arrive before it is "
-            f"sent again"
+            f"delay {delay} is not below the interval {schedule.interval}: a part must arrive "
+            f"before it is sent again"
+        )
+    if delay and buffers == "every" and schedule.parts > 1:
+        raise ValueError(
+            f"delay {delay} lets statistics that are averaged with every part overtake each other: "
+            f"use buffers = part"
         )

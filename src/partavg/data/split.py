@@ -1,5 +1,6 @@
 """Which worker owns which samples."""
 
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -101,8 +102,11 @@ def saved(labels: Int[Tensor, "n"], workers: int, seed: int, *, path: str = "") 
     try:
         with np.load(path) as file:
             indices, counts = file["indices"], file["counts"]
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path!r} is not a saved split: {error}") from None
+    whole = all(a.ndim == 1 and a.dtype.kind in "iu" for a in (indices, counts))
+    if not whole or counts.sum() != len(indices) or min(indices.min(initial=0), *counts, 1) < 0:
+        raise ValueError(f"{path!r} is not a saved split: its numbers do not fit together")
     if len(counts) != workers or indices.max(initial=-1) >= len(labels):
         raise ValueError(
             f"{path!r} splits {indices.max(initial=-1) + 1} or more samples over {len(counts)} "

@@ -37,7 +37,7 @@ def corrected_step_(
     weight that momentum would give it: held in there, a correction would still act after it was
     replaced, and be mistaken for a gradient by the next estimate.
     """
-    if base.momentum and base.momentum_at_averaging != "reset":
+    if base.momentum and base.momentum_at_averaging == "local":
         base.step_(params, grads, state, now)
         weight = (now.lr * base.weight(now.taken)).to(params.dtype)
         params.addcmul_(less, weight)

@@ -111,7 +111,7 @@ momentum_at_averaging='local')
         if not self.momentum:
             return sync.lr_sum
         steps = sync.steps.clamp(min=1)
-        age = steps if self.momentum_at_averaging == "reset" else sync.taken.clamp(min=1)
+        age = sync.taken.clamp(min=1) if self.momentum_at_averaging == "local" else steps
         rho, rest = self.momentum, 1 - self.momentum
         inertia = (1 - rho ** (age - steps + 1) * (1 - rho**steps) / (steps * rest)) / rest
         return sync.lr_sum * (1 + rho * inertia if self.nesterov else inertia)

@@ -1,0 +1,92 @@
+"""Settings that make no sense together are refused, with a reason."""
+
+from typing import Any
+
+import torch
+
+from partavg.config import Config
+from partavg.core.solver import Solver
+from partavg.data.dataset import Dataset
+from partavg.solvers.fednova import FedNova
+from partavg.solvers.fedprox import FedProx
+from partavg.solvers.outer import Outer
+from partavg.solvers.scaffold import SCAFFOLD
+from partavg.solvers.vrl_sgd import VRLSGD
+
+
+def check_solver(config: Config, made: Solver) -> None:
+    """Solvers below solvers, and what they need of the other workers."""
+    name, kinds = config.solver.name, _kinds(made)
+    if kinds.count(Outer) > 1 or (Outer in kinds and FedProx in kinds[: kinds.index(Outer)]):
+        raise ValueError(
+            f"solver.name = {name!r} has an outer optimizer below: it must be the topmost solver, "
+            f"and the only one"
+        )
+    if _models_put_away(config) and {SCAFFOLD, VRLSGD, FedNova} & set(kinds):
+        raise ValueError(
+            f"solver.name = {name!r} compares models with the last average, but with "
+            f"participation.redistribution = 'none' a model may be older: use permute or average"
+        )
+    if config.pace.name != "even" and VRLSGD in kinds:
+        raise ValueError(
+            f"solver.name = {name!r} needs workers that take the same steps, or its corrections "
+            f"do not add up to nothing: use pace.name = even, or scaffold"
+        )
+    resets = getattr(getattr(made, "base", None), "momentum_at_averaging", "local") != "local"
+    if config.averaging.delay and resets and {SCAFFOLD, VRLSGD} & set(kinds):
+        raise ValueError(
+            f"solver.name = {name!r} cannot follow momentum that changes when a delayed average "
+            f"arrives: use momentum_at_averaging = local, or averaging.delay = 0"
+        )
+
+
+def check_adapt(config: Config) -> None:
+    """Intervals that change, and models that are put away meanwhile."""
+    if _models_put_away(config):
+        raise ValueError(
+            f"adapt.name = {config.adapt.name!r} cuts models anew, but with "
+            f"participation.redistribution = 'none' some are put away: use permute or average"
+        )
+
+
+def _models_put_away(config: Config) -> bool:
+    return config.participation.redistribution == "none" and config.participation.every > 0
+
+
+def _kinds(made: Any) -> list[type]:
+    """The types of a solver and of those below it."""
+    return [type(made), *(_kinds(made.base) if hasattr(made, "base") else [])]
+
+
+def check_images(config: Config, data: Dataset) -> None:
+    """Crops and flips, and data that has no images."""
+    if data.train.inputs.dtype != torch.uint8 and (config.images.crop or config.images.flip):
+        raise ValueError(
+            f"images.crop and images.flip are for images, and {config.data.name} has none: "
+            f"leave them out"
+        )
+    if data.train.inputs.dtype == torch.uint8 and config.images.crop >= min(data.shape[-2:]):
+        raise ValueError(
+            f"images.crop = {config.images.crop} can cut all of an image of {data.shape[-2]} × "
+            f"{data.shape[-1]} away: use less, 4 is usual"
+        )
+
+
+def check_words(config: Config, data: Dataset) -> None:
+    """Words are numbers, but only a model with a vocabulary can read them."""
+    inputs, known = data.train.inputs, config.model.options.get("words")
+    if inputs.dtype == torch.int64 and known is None:
+        raise ValueError(
+            f"model.name = {config.model.name!r} cannot read the words of {config.data.name}: "
+            f"use lstm"
+        )
+    if known is not None and inputs.dtype == torch.int64 and inputs.max() >= known:
+        raise ValueError(
+            f"model.words = {known} is too few for {config.data.name}, which has words up to "
+            f"{int(inputs.max())}: set data.words and model.words to the same"
+        )
+    if inputs.dtype != torch.int64 and known is not None:
+        raise ValueError(
+            f"model.name = {config.model.name!r} reads words, and {config.data.name} has none: "
+            f"use a model for images"
+        )
