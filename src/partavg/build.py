@@ -95,6 +95,8 @@ def simulation(config: Config, full: Dataset, device: torch.device) -> Simulatio
         transform=_transform(config, data, device),
         engine=config.engine.name,
         chunk=config.engine.chunk,
+        precision=config.engine.precision,
+        deterministic=config.engine.deterministic,
         seed=training.seed,
         device=device,
     )

@@ -18,6 +18,7 @@ from partavg.core.workers import Workers
 from partavg.data.batches import Batches
 from partavg.data.dataset import Samples
 from partavg.engines.choose import choose
+from partavg.engines.fused.precision import Precision
 from partavg.engines.model import Loss, RowModel
 from partavg.evaluate import Evaluation, evaluate, recompute_statistics_
 from partavg.solvers.sgd import SGD
@@ -45,7 +46,7 @@ class Simulation:
     BatchNorm's statistics: averaged with their "part", at "every" averaging, kept "local", or
     local and "recompute"d from training samples for evaluation. With `participation` only some
     of the workers train at a time. `transform` makes of stored samples what the model sees, for
-    example `Images`.
+    example `Images`. `precision` and `deterministic` are the fused engine's.
     """
 
     def __init__(
@@ -66,6 +67,8 @@ class Simulation:
         transform: Augment | None = None,
         engine: str = "auto",
         chunk: int = 0,
+        precision: Precision = "auto",
+        deterministic: bool = False,
         seed: int = 0,
         device: str | torch.device = "cpu",
     ) -> None:
@@ -97,7 +100,15 @@ class Simulation:
             participation,
         )
         start = self._model.start()
-        self.engine = choose(engine, chunk, self._model, start, self._batch(1))
+        self.engine = choose(
+            engine,
+            chunk,
+            self._model,
+            start,
+            self._batch(1),
+            precision=precision,
+            deterministic=deterministic,
+        )
         self._engine = self.engine.build(self._model)
         rows = participation.active if participation else len(split)
         params, statistics = (row.expand(rows, -1).clone() for row in start)

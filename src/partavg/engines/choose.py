@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 
 from partavg.core.loop import Batch, Engine
+from partavg.engines.fused import Fused
+from partavg.engines.fused.precision import Precision, resolve
 from partavg.engines.looped import Looped
 from partavg.engines.model import RowModel
 from partavg.engines.vmapped import Vmapped
 
-EngineName = Literal["auto", "looped", "vmapped"]
+EngineName = Literal["auto", "looped", "vmapped", "fused"]
 Rows = tuple[Tensor, Tensor]
 """Parameters and buffers of some workers."""
 
@@ -26,17 +28,31 @@ class Choice(NamedTuple):
     name: EngineName
     chunk: int
     reason: str
+    precision: Precision = "auto"
+    """In which the fused engine computes."""
+    deterministic: bool = False
 
     def build(self, model: RowModel) -> Engine:
         """The engine itself."""
+        if self.name == "fused":
+            return Fused(model, self.chunk, self.precision, deterministic=self.deterministic)
         return Looped(model) if self.name == "looped" else Vmapped(model, self.chunk)
 
 
-def choose(name: str, chunk: int, model: RowModel, start: Rows, batch: Batch) -> Choice:
-    """Take the engine called `name`, or for "auto" the faster one on the first rows of a batch.
+def choose(
+    name: str,
+    chunk: int,
+    model: RowModel,
+    start: Rows,
+    batch: Batch,
+    *,
+    precision: Precision = "auto",
+    deterministic: bool = False,
+) -> Choice:
+    """Take the engine called `name`, or for "auto" the fused one on a GPU, else the faster one.
 
-    `chunk` is the number of workers in one vmapped pass; 0 leaves it to be chosen too. A vmapped
-    engine is taken only if it was seen to compute what a loop computes.
+    `chunk` is the number of workers in one pass; 0 leaves it to be chosen too. An engine other
+    than the loop is taken only if it was seen to compute what a loop computes.
     """
     workers = len(batch.keys)
     few = _rows(start, min(_FEW, workers), apart=0.01)
@@ -44,20 +60,45 @@ def choose(name: str, chunk: int, model: RowModel, start: Rows, batch: Batch) ->
         expected = _try(Looped(model), few, batch)
         if name == "looped":
             return Choice("looped", 1, "as configured")
-        try:
-            found = _try(Vmapped(model, len(few[0])), few, batch)
-            problem = None if _agree(expected, found) else "its gradients differ from looped"
-        except Exception as error:  # whatever it is, looped can do it
-            problem = (str(error).strip() or type(error).__name__).splitlines()[0]
+        why = ""
+        if name == "fused" or (name == "auto" and few[0].is_cuda):
+            why = _problem("fused", model, few, batch, expected)
+            if not why:
+                wanted = resolve(precision, model.dtype, few[0].device)
+                choice = Choice("fused", chunk, "as configured", wanted, deterministic)
+                return _fitting(choice, model, start, batch)
+            if name == "fused":
+                raise ValueError(f"{why}; use engine vmapped, looped or auto")
+            why += "; "
+        problem = _problem("vmapped", model, few, batch, expected)
     if name == "vmapped":
         if problem:
-            raise ValueError(
-                f"engine vmapped cannot run this model: {problem}; use engine looped or auto"
-            )
+            raise ValueError(f"{problem}; use engine looped or auto")
         return Choice("vmapped", min(chunk or workers, workers), "as configured")
     if problem:
-        return Choice("looped", 1, f"vmapped cannot run this model: {problem}")
-    return _fastest(chunk, model, start, batch)
+        return Choice("looped", 1, why + problem)
+    choice = _fastest(chunk, model, start, batch)
+    return choice._replace(reason=why + choice.reason)
+
+
+def _problem(name: EngineName, model: RowModel, few: Rows, batch: Batch, expected: "_Trial") -> str:
+    """Why an engine cannot run a model, in a few words; nothing if it can."""
+    try:
+        found = _try(Choice(name, len(few[0]), "", "fp32").build(model), few, batch)
+        if _agree(expected, found):
+            return ""
+        why = "its gradients differ from looped"
+    except Exception as error:  # whatever it is, looped can do it
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return f"engine {name} cannot run this model: {why}"
+
+
+def _fitting(choice: Choice, model: RowModel, start: Rows, batch: Batch) -> Choice:
+    """The fused engine in passes as large as the memory allows."""
+    workers = len(batch.keys)
+    if not start[0].is_cuda:
+        return choice._replace(chunk=min(choice.chunk or workers, workers))
+    return choice._replace(chunk=min(choice.chunk or workers, workers))
 
 
 def _fastest(chunk: int, model: RowModel, start: Rows, batch: Batch) -> Choice:
