@@ -7,6 +7,7 @@ import triton
 from torch import Tensor
 
 from partavg.engines.fused import kernels
+from partavg.engines.fused.launch import launch
 
 Pair = tuple[int, int]
 
@@ -128,34 +129,34 @@ def _run(
     block_k = _block_k(outputs)
     block_p = 128 if pixels >= 128 else 64
     large = inputs >= 64 and outputs >= 64
-    kernels.conv[(triton.cdiv(pixels, block_p), triton.cdiv(outputs, block_k), workers)](
-        x,
-        packed,
-        bias if bias is not None else x,
-        added if added is not None else x,
-        y,
-        count,
-        bias.stride(0) if bias is not None else 0,
-        H=height,
-        W=width,
+    launch(
+        kernels.conv,
+        (triton.cdiv(pixels, block_p), triton.cdiv(outputs, block_k), workers),
+        (x, packed, x if bias is None else bias, x if added is None else added, y),
+        {
+            "count": count,
+            "bias_stride": 0 if bias is None else bias.stride(0),
+            "H": height,
+            "W": width,
+            "R": taps[0],
+            "S": taps[1],
+            "HO": grid[0],
+            "WO": grid[1],
+            "STRIDE": stride,
+            "PAD_H": padding[0],
+            "PAD_W": padding[1],
+            "FILTER_R": packed.shape[1],
+            "FILTER_S": packed.shape[2],
+            "FIRST_R": first[0],
+            "FIRST_S": first[1],
+            "STEP": step,
+            "OUT_H": y.shape[2],
+            "OUT_W": y.shape[3],
+            "OFF_H": off[0],
+            "OFF_W": off[1],
+        },
         C=inputs,
         K=outputs,
-        R=taps[0],
-        S=taps[1],
-        HO=grid[0],
-        WO=grid[1],
-        STRIDE=stride,
-        PAD_H=padding[0],
-        PAD_W=padding[1],
-        FILTER_R=packed.shape[1],
-        FILTER_S=packed.shape[2],
-        FIRST_R=first[0],
-        FIRST_S=first[1],
-        STEP=step,
-        OUT_H=y.shape[2],
-        OUT_W=y.shape[3],
-        OFF_H=off[0],
-        OFF_W=off[1],
         TRANSPOSED=transposed,
         BIAS=bias is not None,
         ADD=added is not None,
@@ -184,23 +185,25 @@ def _weight_gradient(x: Tensor, grad: Tensor, packed: Tensor, stride: int, paddi
     out = torch.empty(
         (splits, workers, outputs, inputs, high, wide), dtype=torch.float32, device=x.device
     )
-    kernels.conv_weight[(tiles, splits, workers)](
-        x,
-        grad,
-        out,
-        count,
-        BLOCKS=each // block_p,
-        H=height,
-        W=width,
+    launch(
+        kernels.conv_weight,
+        (tiles, splits, workers),
+        (x, grad, out),
+        {
+            "count": count,
+            "BLOCKS": each // block_p,
+            "H": height,
+            "W": width,
+            "R": high,
+            "S": wide,
+            "HO": rows,
+            "WO": columns,
+            "STRIDE": stride,
+            "PAD_H": padding[0],
+            "PAD_W": padding[1],
+        },
         C=inputs,
         K=outputs,
-        R=high,
-        S=wide,
-        HO=rows,
-        WO=columns,
-        STRIDE=stride,
-        PAD_H=padding[0],
-        PAD_W=padding[1],
         PRECISION=precision(),
         BP=block_p,
         BK=block_k,

@@ -9,8 +9,9 @@ from torch.func import vmap
 from torch.utils import _pytree as pytree
 
 from partavg.core.loop import Batch, Gradients
-from partavg.engines.fused.backend import lacks
+from partavg.engines.fused.backend import lacks, uses_triton
 from partavg.engines.fused.graph import Recorded
+from partavg.engines.fused.launch import rehearsed
 from partavg.engines.fused.precision import Precision, compute_dtype
 from partavg.engines.fused.program import Program, Uncovered
 from partavg.engines.fused.rows import Rows
@@ -48,6 +49,7 @@ class Fused:
         self._program = Program(model.skeleton)
         self._losses = vmap(model.criterion)
         self._recorded = Recorded(self._pass)
+        self._ready = False
         self._ticks = self._count_batches()
 
     def __call__(
@@ -57,6 +59,10 @@ class Fused:
         for start in range(0, len(params), self._chunk):
             rows = slice(start, start + self._chunk)
             some = Batch(*(field[rows] for field in batch))
+            if not self._ready and uses_triton(params):
+                with rehearsed():
+                    self._differentiate(params[rows], buffers[rows].clone(), some)
+            self._ready = True
             if params.is_cuda and self._chunk >= len(params):
                 losses, found = self._recorded(params, buffers, some)
                 yield Gradients(rows, losses, iter(found))

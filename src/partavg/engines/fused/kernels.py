@@ -8,8 +8,15 @@ gives the same bits every time.
 import triton
 import triton.language as tl
 
+# Kernels for every size, or some for 1 and others for multiples of 16, would take long to compile.
+_SIZE_NAMES = (
+    "count H W R S HO WO STRIDE PAD_H PAD_W FILTER_R FILTER_S FIRST_R FIRST_S STEP OUT_H OUT_W "
+    "OFF_H OFF_W BLOCKS bias_stride pixels tiles PER stride running_stride eps momentum"
+)
+_SIZES = _SIZE_NAMES.split()
 
-@triton.jit
+
+@triton.jit(do_not_specialize=_SIZES)
 def conv(
     x,
     weight,
@@ -18,26 +25,26 @@ def conv(
     y,
     count,
     bias_stride,
-    H: tl.constexpr,
-    W: tl.constexpr,
+    H,
+    W,
     C: tl.constexpr,
     K: tl.constexpr,
-    R: tl.constexpr,
-    S: tl.constexpr,
-    HO: tl.constexpr,
-    WO: tl.constexpr,
-    STRIDE: tl.constexpr,
-    PAD_H: tl.constexpr,
-    PAD_W: tl.constexpr,
-    FILTER_R: tl.constexpr,
-    FILTER_S: tl.constexpr,
-    FIRST_R: tl.constexpr,
-    FIRST_S: tl.constexpr,
-    STEP: tl.constexpr,
-    OUT_H: tl.constexpr,
-    OUT_W: tl.constexpr,
-    OFF_H: tl.constexpr,
-    OFF_W: tl.constexpr,
+    R,
+    S,
+    HO,
+    WO,
+    STRIDE,
+    PAD_H,
+    PAD_W,
+    FILTER_R,
+    FILTER_S,
+    FIRST_R,
+    FIRST_S,
+    STEP,
+    OUT_H,
+    OUT_W,
+    OFF_H,
+    OFF_W,
     TRANSPOSED: tl.constexpr,
     BIAS: tl.constexpr,
     ADD: tl.constexpr,
@@ -66,7 +73,7 @@ def conv(
     weight += worker * FILTER_R * FILTER_S * C * K
     row0 = i * STRIDE - PAD_H
     col0 = j * STRIDE - PAD_W
-    BLOCKS: tl.constexpr = (S * C + BQ - 1) // BQ
+    BLOCKS = (S * C + BQ - 1) // BQ
     acc = tl.zeros((BP, BK), dtype=tl.float32)
     for block in range(R * BLOCKS):
         r = block // BLOCKS
@@ -122,24 +129,24 @@ def conv(
     tl.store(y + out, acc.to(y.dtype.element_ty), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_SIZES)
 def conv_weight(
     x,
     grad,
     out,
     count,
-    BLOCKS: tl.constexpr,
-    H: tl.constexpr,
-    W: tl.constexpr,
+    BLOCKS,
+    H,
+    W,
     C: tl.constexpr,
     K: tl.constexpr,
-    R: tl.constexpr,
-    S: tl.constexpr,
-    HO: tl.constexpr,
-    WO: tl.constexpr,
-    STRIDE: tl.constexpr,
-    PAD_H: tl.constexpr,
-    PAD_W: tl.constexpr,
+    R,
+    S,
+    HO,
+    WO,
+    STRIDE,
+    PAD_H,
+    PAD_W,
     PRECISION: tl.constexpr,
     BP: tl.constexpr,
     BK: tl.constexpr,
@@ -149,7 +156,7 @@ def conv_weight(
 
     A tile is a piece of one row of the window × channels of `grad` [n, HO, WO, K].
     """
-    BLOCKS_Q: tl.constexpr = (S * C + BQ - 1) // BQ
+    BLOCKS_Q = (S * C + BQ - 1) // BQ
     BLOCKS_K: tl.constexpr = (K + BK - 1) // BK
     tile = tl.program_id(0)
     split = tl.program_id(1)
@@ -187,10 +194,8 @@ def conv_weight(
     tl.store(out + place, acc, mask=(q < S * C)[:, None] & (k < K)[None, :])
 
 
-@triton.jit
-def norm_statistics(
-    x, partial, pixels, PER: tl.constexpr, C: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr
-):
+@triton.jit(do_not_specialize=_SIZES)
+def norm_statistics(x, partial, pixels, PER, C: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr):
     """Mean and sum of squared deviations of each channel over PER of a worker's pixels."""
     tile = tl.program_id(0)
     worker = tl.program_id(2).to(tl.int64)
@@ -216,7 +221,7 @@ def norm_statistics(
     tl.store(where + C, tl.sum(square, 0) - sums * sums / count, mask=c < C)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_SIZES)
 def norm_apply(
     x,
     partial,
@@ -234,8 +239,7 @@ def norm_apply(
     eps,
     momentum,
     tiles,
-    PER: tl.constexpr,
-    STEP: tl.constexpr,
+    PER,
     C: tl.constexpr,
     TILES: tl.constexpr,
     AFFINE: tl.constexpr,
@@ -245,7 +249,7 @@ def norm_apply(
     BP: tl.constexpr,
     BC: tl.constexpr,
 ):
-    """Normalize STEP of a worker's pixels by the statistics of all tiles; add; ReLU."""
+    """Normalize PER of a worker's pixels by the statistics of all tiles; add; ReLU."""
     tile = tl.program_id(0)
     worker = tl.program_id(2).to(tl.int64)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
@@ -276,8 +280,8 @@ def norm_apply(
         scale = rstd * gamma
         shift = tl.load(bias + worker * stride + c, mask=c < C, other=0.0) - mean * scale
     base = worker * pixels * C
-    for block in range(STEP // BP):
-        p = tile * STEP + block * BP + tl.arange(0, BP)
+    for block in range(PER // BP):
+        p = tile * PER + block * BP + tl.arange(0, BP)
         mask = (p < pixels)[:, None] & (c < C)[None, :]
         place = base + p[:, None] * C + c[None, :]
         value = tl.load(x + place, mask=mask, other=0.0).to(tl.float32)
@@ -289,7 +293,7 @@ def norm_apply(
         tl.store(y + place, value.to(y.dtype.element_ty), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_SIZES)
 def norm_reduce(
     x,
     y,
@@ -301,7 +305,7 @@ def norm_reduce(
     partial,
     pixels,
     stride,
-    PER: tl.constexpr,
+    PER,
     C: tl.constexpr,
     AFFINE: tl.constexpr,
     RESIDUAL: tl.constexpr,
@@ -341,7 +345,7 @@ def norm_reduce(
     tl.store(where + C, tl.sum(along, 0), mask=c < C)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_SIZES)
 def norm_backward(
     x,
     y,
@@ -358,7 +362,7 @@ def norm_backward(
     pixels,
     stride,
     tiles,
-    STEP: tl.constexpr,
+    PER,
     C: tl.constexpr,
     TILES: tl.constexpr,
     AFFINE: tl.constexpr,
@@ -367,7 +371,7 @@ def norm_backward(
     BP: tl.constexpr,
     BC: tl.constexpr,
 ):
-    """The gradients of STEP of a worker's pixels, of what was added to them, and of the layer."""
+    """The gradients of PER of a worker's pixels, of what was added to them, and of the layer."""
     tile = tl.program_id(0)
     worker = tl.program_id(2).to(tl.int64)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
@@ -389,8 +393,8 @@ def norm_backward(
         gamma = tl.load(weight + worker * stride + c, mask=c < C, other=0.0)[None, :]
         beta = tl.load(bias + worker * stride + c, mask=c < C, other=0.0)[None, :]
     base = worker * pixels * C
-    for block in range(STEP // BP):
-        p = tile * STEP + block * BP + tl.arange(0, BP)
+    for block in range(PER // BP):
+        p = tile * PER + block * BP + tl.arange(0, BP)
         mask = (p < pixels)[:, None] & (c < C)[None, :]
         place = base + p[:, None] * C + c[None, :]
         normal = (tl.load(x + place, mask=mask, other=0.0).to(tl.float32) - center) * factor

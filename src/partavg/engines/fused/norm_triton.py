@@ -7,9 +7,10 @@ import triton
 from torch import Tensor
 
 from partavg.engines.fused import kernels
+from partavg.engines.fused.launch import launch
 
 _TILE = 4096  # elements that a program holds at a time
-_SPLITS = 32  # programs that measure one worker
+_SPLITS = 32  # programs for one worker: a power of 2
 
 
 def last(x: Tensor) -> Tensor:
@@ -36,39 +37,39 @@ class Norm(torch.autograd.Function):
         residual = None if residual is None else last(residual)
         shape = _Shape(x)
         partial = shape.partial(x)
-        kernels.norm_statistics[shape.measuring](
-            x, partial, shape.pixels, PER=shape.per, C=shape.channels, BP=shape.bp, BC=shape.bc
-        )
+        launch(kernels.norm_statistics, shape.grid, (x, partial), shape.sizes, **shape.constants)
         y = torch.empty_like(x)
         mean, rstd = torch.empty(
             (2, len(x), shape.channels), dtype=torch.float32, device=x.device
         ).unbind()
-        kernels.norm_apply[shape.applying](
-            x,
-            partial,
-            weight if weight is not None else x,
-            bias if bias is not None else x,
-            residual if residual is not None else x,
-            mean,
-            rstd,
-            *(running or (mean, mean)),
-            y,
-            shape.pixels,
-            0 if weight is None else weight.stride(0),
-            0 if running is None else running[0].stride(0),
-            eps,
-            momentum,
-            shape.tiles,
-            PER=shape.per,
-            STEP=shape.step,
-            C=shape.channels,
-            TILES=triton.next_power_of_2(shape.tiles),
+        launch(
+            kernels.norm_apply,
+            shape.grid,
+            (
+                x,
+                partial,
+                x if weight is None else weight,
+                x if bias is None else bias,
+                x if residual is None else residual,
+                mean,
+                rstd,
+                *(running or (mean, mean)),
+                y,
+            ),
+            {
+                **shape.sizes,
+                "tiles": shape.tiles,
+                "stride": 0 if weight is None else weight.stride(0),
+                "running_stride": 0 if running is None else running[0].stride(0),
+            },
+            eps=eps,
+            momentum=momentum,
+            TILES=_SPLITS,
             AFFINE=weight is not None,
             RUNNING=running is not None,
             RESIDUAL=residual is not None,
             RELU=relu,
-            BP=shape.bp,
-            BC=shape.bc,
+            **shape.constants,
         )
         ctx.save_for_backward(x, y if relu and residual is not None else None, mean, rstd)
         ctx.affine = weight, bias
@@ -92,31 +93,24 @@ class Norm(torch.autograd.Function):
             bias if bias is not None else x,
             partial,
         )
-        stride = 0 if weight is None else weight.stride(0)
-        flags = {
-            "C": shape.channels,
+        sizes = {**shape.sizes, "stride": 0 if weight is None else weight.stride(0)}
+        constants = {
             "AFFINE": weight is not None,
             "RESIDUAL": ctx.added,
             "RELU": ctx.relu,
-            "BP": shape.bp,
-            "BC": shape.bc,
+            **shape.constants,
         }
-        kernels.norm_reduce[shape.measuring](*given, shape.pixels, stride, PER=shape.per, **flags)
+        launch(kernels.norm_reduce, shape.grid, given, sizes, **constants)
         dx = torch.empty_like(x)
         added = torch.empty_like(x) if ctx.added else None
         dweight, dbias = torch.empty((2, *mean.shape), dtype=mean.dtype, device=x.device).unbind()
-        kernels.norm_backward[shape.applying](
-            *given,
-            dx,
-            dx if added is None else added,
-            dweight,
-            dbias,
-            shape.pixels,
-            stride,
-            shape.tiles,
-            STEP=shape.step,
-            TILES=triton.next_power_of_2(shape.tiles),
-            **flags,
+        launch(
+            kernels.norm_backward,
+            shape.grid,
+            (*given, dx, dx if added is None else added, dweight, dbias),
+            {**sizes, "tiles": shape.tiles},
+            TILES=_SPLITS,
+            **constants,
         )
         own = (dweight, dbias) if weight is not None else (None, None)
         grown = None if added is None else added.movedim(-1, 2)
@@ -131,13 +125,12 @@ class _Shape:
         self.pixels = x[0].numel() // self.channels
         self.bc = min(128, int(triton.next_power_of_2(self.channels)))
         self.bp = max(1, _TILE // self.bc)
-        # The programs that normalize add up the tiles that were measured: few, so that it is cheap.
+        # Every program that normalizes adds up what all have measured: few, so that it is cheap.
         self.per = max(self.bp, self.bp * triton.cdiv(self.pixels, self.bp * _SPLITS))
         self.tiles = triton.cdiv(self.pixels, self.per)
-        self.step = self.per
-        blocks = triton.cdiv(self.channels, self.bc)
-        self.measuring = self.tiles, blocks, len(x)
-        self.applying = triton.cdiv(self.pixels, self.step), blocks, len(x)
+        self.grid = self.tiles, triton.cdiv(self.channels, self.bc), len(x)
+        self.sizes = {"pixels": self.pixels, "PER": self.per}
+        self.constants = {"C": self.channels, "BP": self.bp, "BC": self.bc}
 
     def partial(self, x: Tensor) -> Tensor:
         """Room for two numbers per tile and channel."""
