@@ -6,7 +6,7 @@ import torch
 import triton
 from torch import Tensor
 
-from partavg.engines.fused import kernels
+from partavg.engines.fused import conv_cuda, kernels
 from partavg.engines.fused.launch import launch
 
 Pair = tuple[int, int]
@@ -37,6 +37,13 @@ class Conv(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: Pair
     ) -> tuple[Tensor, Tensor]:
         x = last(x)
+        ctx.set_materialize_grads(False)
+        ctx.stride, ctx.padding, ctx.bias = stride, padding, bias is not None
+        ctx.small = bias is None and conv_cuda.usable(x, weight, stride, padding)
+        if ctx.small:
+            ctx.save_for_backward(x, weight)
+            y = conv_cuda.convolve(x, conv_cuda.packed(weight), flip=False)
+            return y.permute(0, 1, 4, 2, 3), x.permute(0, 1, 4, 2, 3)
         workers, outputs, inputs, high, wide = weight.shape
         packed = torch.empty(
             (workers, high, wide, inputs, outputs), dtype=x.dtype, device=x.device
@@ -57,17 +64,28 @@ class Conv(torch.autograd.Function):
             bias=bias,
         )
         ctx.save_for_backward(x, packed)
-        ctx.stride, ctx.padding, ctx.bias = stride, padding, bias is not None
         return y.permute(0, 1, 4, 2, 3), x.permute(0, 1, 4, 2, 3)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, added: Tensor | None) -> Any:
-        x, packed = ctx.saved_tensors
         grad = last(grad)
+        if ctx.small:
+            x, weight = ctx.saved_tensors
+            return *_small_gradients(x, weight, grad, added), None, None, None
+        x, packed = ctx.saved_tensors
         dx = _input_gradient(grad, packed, x, added, ctx) if ctx.needs_input_grad[0] else None
         dweight = _weight_gradient(x, grad, packed, ctx.stride, ctx.padding)
         dbias = grad.sum((1, 2, 3), dtype=torch.float32) if ctx.bias else None
         return None if dx is None else dx.permute(0, 1, 4, 2, 3), dweight, dbias, None, None
+
+
+def _small_gradients(
+    x: Tensor, weight: Tensor, grad: Tensor, added: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    across = conv_cuda.packed(weight.transpose(1, 2))
+    other = None if added is None else last(added)
+    dx = conv_cuda.convolve(grad, across, other, flip=True)
+    return dx.permute(0, 1, 4, 2, 3), conv_cuda.weight_gradient(x, grad)
 
 
 def _input_gradient(
