@@ -13,7 +13,6 @@ from torch import Tensor
 _COMMON = r"""
 typedef unsigned short u16;
 typedef unsigned int u32;
-#define THREADS 256
 #define PIXELS (IMAGES * ROWS * W)
 #define PITCH (C + 8)   // so that eight pixels lie in different banks
 #define SPAN (W + 2)
@@ -30,7 +29,7 @@ __device__ __forceinline__ void read4_across(u32* r, u32 at) {
     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at));
 }
 __device__ __forceinline__ void multiply(float* d, const u32* a, u32 b0, u32 b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
     "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -53,7 +52,7 @@ __device__ __forceinline__ void load_rimmed(
 """
 
 _CONV = r"""
-#define PER_WARP (PIXELS / 128)
+#define PER_WARP (PIXELS / (THREADS / 2))
 extern "C" __global__ void __launch_bounds__(THREADS) conv(
     const u16* x, const uint4* weight, const u16* added, u16* y,
     int count, int H, int flip, int add) {
@@ -125,6 +124,7 @@ _WEIGHT = r"""
 #define OUTPUTS (K > 32 ? K / 32 : 1)    // along the outputs,
 #define GROUPS (8 / (INPUTS * OUTPUTS))  // and along the pixels
 #define TILES ((K > 32 ? 32 : K) / 8)
+#define TAPS (C > 16 ? 3 : 9)            // of one block: more would need too many registers
 extern "C" __global__ void __launch_bounds__(THREADS) weight(
     const u16* x, const u16* grad, float* out, int count, int H, int each, int workers) {
   extern __shared__ uint4 memory[];
@@ -135,9 +135,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) weight(
   const int group = warp / (INPUTS * OUTPUTS);
   const int all = (count + IMAGES - 1) / IMAGES * bands;
   const size_t before = (size_t)blockIdx.y * count * H * W;
-  float sums[9][TILES][4];
+  const int corner = blockIdx.z * SPAN * PITCH;
+  float sums[TAPS][TILES][4];
 #pragma unroll
-  for (int tap = 0; tap < 9; tap++)
+  for (int tap = 0; tap < TAPS; tap++)
 #pragma unroll
     for (int n = 0; n < TILES; n++)
       sums[tap][n][0] = sums[tap][n][1] = sums[tap][n][2] = sums[tap][n][3] = 0;
@@ -160,9 +161,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) weight(
         read4_across(b[n], place(other + (k * 16 + lane % 8 + lane / 8 % 2 * 8) * (K + 8)
                                  + output * 32 + n * 16 + lane / 16 * 8));
       const u32 from = place(tile + rimmed(k * 16 + lane % 8 + lane / 16 * 8)
-                             + input * 16 + lane / 8 % 2 * 8);
+                             + input * 16 + lane / 8 % 2 * 8 + corner);
 #pragma unroll
-      for (int tap = 0; tap < 9; tap++) {
+      for (int tap = 0; tap < TAPS; tap++) {
         u32 a[4];
         read4_across(a, from + 2 * ((tap / 3 * SPAN + tap % 3) * PITCH));
 #pragma unroll
@@ -175,26 +176,26 @@ extern "C" __global__ void __launch_bounds__(THREADS) weight(
     __syncthreads();
   }
   float* total = (float*)memory;
-  float* own = out + ((size_t)blockIdx.x * workers + blockIdx.y) * K * C * 9;
+  float* own = out + (((size_t)blockIdx.x * workers + blockIdx.y) * 9 + blockIdx.z * TAPS) * K * C;
   // One group after another, so that the sum is the same every time.
   for (int turn = 0; turn < GROUPS; turn++) {
     if (group == turn)
 #pragma unroll
-      for (int tap = 0; tap < 9; tap++)
+      for (int tap = 0; tap < TAPS; tap++)
 #pragma unroll
         for (int n = 0; n < TILES; n++)
 #pragma unroll
           for (int i = 0; i < 4; i++) {
             int c = input * 16 + i / 2 * 8 + lane / 4;
             int k = output * 32 + n * 8 + lane % 4 * 2 + i % 2;
-            int at = (k * C + c) * 9 + tap;
+            int at = (tap * K + k) * C + c;
             if (GROUPS == 1) own[at] = sums[tap][n][i];
             else total[at] = turn ? total[at] + sums[tap][n][i] : sums[tap][n][i];
           }
     __syncthreads();
   }
   if (GROUPS > 1)
-    for (int i = threadIdx.x; i < K * C * 9; i += THREADS) own[i] = total[i];
+    for (int i = threadIdx.x; i < TAPS * K * C; i += THREADS) own[i] = total[i];
 }
 """
 
@@ -243,9 +244,10 @@ def usable(x: Tensor, weight: Tensor, stride: int, padding: tuple[int, int]) -> 
 
 
 @cache
-def _compiled(source: str, name: str, tiling: Tiling) -> Any:
-    names = ("C", "K", "W", "ROWS", "IMAGES")
-    sizes = "".join(f"#define {key} {size}\n" for key, size in zip(names, tiling, strict=True))
+def _compiled(source: str, name: str, threads: int, tiling: Tiling) -> Any:
+    names = ("THREADS", "C", "K", "W", "ROWS", "IMAGES")
+    values = zip(names, (threads, *tiling), strict=True)
+    sizes = "".join(f"#define {key} {value}\n" for key, value in values)
     return torch.cuda._compile_kernel(sizes + _COMMON + source, name)
 
 
@@ -264,9 +266,9 @@ def convolve(x: Tensor, weight: Tensor, added: Tensor | None = None, *, flip: bo
     tiling = Tiling.of(x, outputs)
     y = x.new_empty(*x.shape[:4], outputs)
     tiles = -(-count // tiling.images) * (height // tiling.rows)
-    _compiled(_CONV, "conv", tiling)(
+    _compiled(_CONV, "conv", 128, tiling)(
         (tiles, workers, 1),
-        (256, 1, 1),
+        (128, 1, 1),
         [x, weight, x if added is None else added, y, count, height, int(flip), added is not None],
         tiling.rimmed,
     )
@@ -279,14 +281,15 @@ def weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
     outputs = grad.shape[4]
     tiling = Tiling.of(x, outputs)
     tiles = -(-count // tiling.images) * (height // tiling.rows)
-    splits = min(tiles, max(1, 1024 // workers))
+    splits = min(tiles, max(1, (256 if inputs > 32 else 512) // workers))
     each = -(-tiles // splits)
     splits = -(-tiles // each)
-    out = torch.empty((splits, workers, outputs, inputs, 3, 3), device=x.device)
-    _compiled(_WEIGHT, "weight", tiling)(
-        (splits, workers, 1),
+    out = torch.empty((splits, workers, 9, outputs, inputs), device=x.device)
+    _compiled(_WEIGHT, "weight", 256, tiling)(
+        (splits, workers, 3 if inputs > 16 else 1),
         (256, 1, 1),
         [x, grad, out, count, height, each, workers],
         tiling.both,
     )
-    return out[0] if splits == 1 else out.sum(0)
+    total = out[0] if splits == 1 else out.sum(0)
+    return total.permute(0, 2, 3, 1).view(workers, outputs, inputs, 3, 3)

@@ -44,6 +44,11 @@ class Conv(torch.autograd.Function):
             ctx.save_for_backward(x, weight)
             y = conv_cuda.convolve(x, conv_cuda.packed(weight), flip=False)
             return y.permute(0, 1, 4, 2, 3), x.permute(0, 1, 4, 2, 3)
+        ctx.large = _large(x, weight)
+        if ctx.large:
+            low = weight.detach().to(x.dtype, memory_format=torch.preserve_format)
+            ctx.save_for_backward(x, low)
+            return _one_by_one(x, low, bias, stride, padding), x.permute(0, 1, 4, 2, 3)
         workers, outputs, inputs, high, wide = weight.shape
         packed = torch.empty(
             (workers, high, wide, inputs, outputs), dtype=x.dtype, device=x.device
@@ -72,11 +77,67 @@ class Conv(torch.autograd.Function):
         if ctx.small:
             x, weight = ctx.saved_tensors
             return *_small_gradients(x, weight, grad, added), None, None, None
+        if ctx.large:
+            return *_large_gradients(ctx, grad, added), None, None
         x, packed = ctx.saved_tensors
         dx = _input_gradient(grad, packed, x, added, ctx) if ctx.needs_input_grad[0] else None
         dweight = _weight_gradient(x, grad, packed, ctx.stride, ctx.padding)
         dbias = grad.sum((1, 2, 3), dtype=torch.float32) if ctx.bias else None
         return None if dx is None else dx.permute(0, 1, 4, 2, 3), dweight, dbias, None, None
+
+
+def _large(x: Tensor, weight: Tensor) -> bool:
+    """Whether one worker's convolution is enough work for a GPU."""
+    outputs, inputs = weight.shape[1:3]
+    return x.is_cuda and min(outputs, inputs) >= 128 and x[0, ..., 0].numel() >= 2048
+
+
+def _one_by_one(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: Pair
+) -> Tensor:
+    """Convolve worker by worker, with torch's own kernels."""
+    y: Tensor | None = None
+    for row, (own, kernel) in enumerate(zip(x.permute(0, 1, 4, 2, 3), weight, strict=True)):
+        shift = None if bias is None else bias[row].to(x.dtype)
+        kernel = kernel.contiguous(memory_format=torch.channels_last)
+        found = torch.conv2d(own, kernel, shift, stride, padding)
+        if y is None:
+            y = x.new_empty(len(x), len(found), *found.shape[2:], found.shape[1])
+        y[row] = found.permute(0, 2, 3, 1)
+    assert y is not None
+    return y.permute(0, 1, 4, 2, 3)
+
+
+def _large_gradients(
+    ctx: Any, grad: Tensor, added: Tensor | None
+) -> tuple[Tensor | None, Tensor, Tensor | None]:
+    x, weight = ctx.saved_tensors
+    wanted = [ctx.needs_input_grad[0], True, False]
+    dx = torch.empty_like(x) if wanted[0] else None
+    dweight = torch.empty(weight.shape, dtype=torch.float32, device=x.device)
+    for row in range(len(x)):
+        kernel = weight[row].contiguous(memory_format=torch.channels_last)
+        into, own, _ = torch.ops.aten.convolution_backward(
+            grad[row].permute(0, 3, 1, 2),
+            x[row].permute(0, 3, 1, 2),
+            kernel,
+            None,
+            [ctx.stride] * 2,
+            list(ctx.padding),
+            [1, 1],
+            False,
+            [0, 0],
+            1,
+            wanted,
+        )
+        dweight[row] = own
+        if dx is not None:
+            dx[row] = into.permute(0, 2, 3, 1)
+    dbias = grad.sum((1, 2, 3), dtype=torch.float32) if ctx.bias else None
+    if dx is None:
+        return None, dweight, dbias
+    moved = dx.permute(0, 1, 4, 2, 3)
+    return moved if added is None else moved.add_(added), dweight, dbias
 
 
 def _small_gradients(
