@@ -20,6 +20,8 @@ Rows = tuple[Tensor, Tensor]
 
 _FEW, _MANY = 2, 16  # rows to try a loop and a pass on
 _MOMENT = 0.2  # seconds to spend on timing one engine
+_KEPT = 4  # tensors of the parameters' size to leave room for: they, momentum, and two more
+_SHARE = 0.85  # of the free memory that may be used
 
 
 class Choice(NamedTuple):
@@ -66,7 +68,10 @@ def choose(
             if not why:
                 wanted = resolve(precision, model.dtype, few[0].device)
                 choice = Choice("fused", chunk, "as configured", wanted, deterministic)
-                return _fitting(choice, model, start, batch)
+                fitting = _fitting(choice, model, start, batch)
+                if fitting is not None:
+                    return fitting
+                why = "engine fused needs more memory than the GPU has for one worker"
             if name == "fused":
                 raise ValueError(f"{why}; use engine vmapped, looped or auto")
             why += "; "
@@ -93,12 +98,30 @@ def _problem(name: EngineName, model: RowModel, few: Rows, batch: Batch, expecte
     return f"engine {name} cannot run this model: {why}"
 
 
-def _fitting(choice: Choice, model: RowModel, start: Rows, batch: Batch) -> Choice:
-    """The fused engine in passes as large as the memory allows."""
+def _fitting(choice: Choice, model: RowModel, start: Rows, batch: Batch) -> Choice | None:
+    """The fused engine in passes as large as the memory allows; None if no worker fits."""
     workers = len(batch.keys)
-    if not start[0].is_cuda:
+    if choice.chunk or not start[0].is_cuda:
         return choice._replace(chunk=min(choice.chunk or workers, workers))
-    return choice._replace(chunk=min(choice.chunk or workers, workers))
+    few = _rows(start, min(_FEW, workers))
+    device = few[0].device
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    try:
+        _try(choice._replace(chunk=len(few[0])).build(model), few, batch)
+    except torch.OutOfMemoryError:
+        return None
+    each = (torch.cuda.max_memory_allocated(device) - before) / len(few[0])
+    torch.cuda.empty_cache()
+    kept = _KEPT * workers * start[0].nbytes
+    most = int((_SHARE * torch.cuda.mem_get_info(device)[0] - kept) / each)
+    if most < 1:
+        return None
+    passes = -(-workers // most)
+    size = -(-workers // passes)
+    reason = f"the model's layers are covered; {size} workers in a pass, {choice.precision}"
+    return choice._replace(chunk=size, reason=reason)
 
 
 def _fastest(chunk: int, model: RowModel, start: Rows, batch: Batch) -> Choice:

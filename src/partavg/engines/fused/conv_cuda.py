@@ -34,6 +34,14 @@ __device__ __forceinline__ void multiply(float* d, const u32* a, u32 b0, u32 b1)
     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+// Copies 16 bytes, or zeros, to shared memory without waiting for them.
+__device__ __forceinline__ void copy16(u16* to, const u16* from, bool inside) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+    :: "r"(place(to)), "l"(from), "r"(inside ? 16 : 0) : "memory");
+}
+__device__ __forceinline__ void wait() {
+  asm volatile("cp.async.commit_group; cp.async.wait_group 0;" ::: "memory");
+}
 // Where pixel q of the tile lies in the rimmed tile, for the tap at the upper left.
 __device__ __forceinline__ int rimmed(int q) {
   return ((q / (ROWS * W) * RIM + q / W % ROWS) * SPAN + q % W) * PITCH;
@@ -43,10 +51,9 @@ __device__ __forceinline__ void load_rimmed(
   for (int i = threadIdx.x; i < IMAGES * RIM * SPAN * (C / 8); i += THREADS) {
     int part = i % (C / 8), q = i / (C / 8);
     int col = q % SPAN - 1, row = top + q / SPAN % RIM - 1, image = first + q / (SPAN * RIM);
-    uint4 v = make_uint4(0, 0, 0, 0);
-    if (row >= 0 && row < H && col >= 0 && col < W && image < count)
-      v = *(const uint4*)(x + ((size_t)(image * H + row) * W + col) * C + part * 8);
-    *(uint4*)(tile + q * PITCH + part * 8) = v;
+    bool inside = row >= 0 && row < H && col >= 0 && col < W && image < count;
+    copy16(tile + q * PITCH + part * 8,
+           inside ? x + ((size_t)(image * H + row) * W + col) * C + part * 8 : x, inside);
   }
 }
 """
@@ -72,6 +79,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) conv(
     for (int n = 0; n < K / 8; n++)
       sums[m][n][0] = sums[m][n][1] = sums[m][n][2] = sums[m][n][3] = 0;
   }
+  wait();
   __syncthreads();
 #pragma unroll
   for (int tap = 0; tap < 9; tap++) {
@@ -148,11 +156,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) weight(
     for (int i = threadIdx.x; i < PIXELS * (K / 8); i += THREADS) {
       int part = i % (K / 8), q = i / (K / 8);
       int image = first + q / (ROWS * W), row = top + q / W % ROWS;
-      uint4 v = make_uint4(0, 0, 0, 0);
-      if (image < count)
-        v = *(const uint4*)(grad + (before + (size_t)(image * H + row) * W + q % W) * K + part * 8);
-      *(uint4*)(other + q * (K + 8) + part * 8) = v;
+      const u16* from = grad + (before + (size_t)(image * H + row) * W + q % W) * K + part * 8;
+      copy16(other + q * (K + 8) + part * 8, image < count ? from : grad, image < count);
     }
+    wait();
     __syncthreads();
     for (int k = group; k < PIXELS / 16; k += GROUPS) {
       u32 b[TILES / 2][4];

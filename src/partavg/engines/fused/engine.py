@@ -12,7 +12,7 @@ from partavg.core.loop import Batch, Gradients
 from partavg.engines.fused.backend import lacks, uses_triton
 from partavg.engines.fused.graph import Recorded
 from partavg.engines.fused.launch import rehearsed
-from partavg.engines.fused.precision import Precision, compute_dtype
+from partavg.engines.fused.precision import Exactness, Precision, compute_dtype
 from partavg.engines.fused.program import Program, Uncovered
 from partavg.engines.fused.rows import Rows
 from partavg.engines.model import RowModel
@@ -46,6 +46,7 @@ class Fused:
                 f"parameters of {model.dtype} are not covered, only float32 and float64"
             )
         self._compute = compute_dtype(precision, model.dtype)
+        self._exactness = Exactness(tf32=precision == "tf32", deterministic=deterministic)
         self._program = Program(model.skeleton)
         self._losses = vmap(model.criterion)
         self._recorded = Recorded(self._pass)
@@ -59,16 +60,21 @@ class Fused:
         for start in range(0, len(params), self._chunk):
             rows = slice(start, start + self._chunk)
             some = Batch(*(field[rows] for field in batch))
-            if not self._ready and uses_triton(params):
-                with rehearsed():
-                    self._differentiate(params[rows], buffers[rows].clone(), some)
-            self._ready = True
-            if params.is_cuda and self._chunk >= len(params):
-                losses, found = self._recorded(params, buffers, some)
-                yield Gradients(rows, losses, iter(found))
-            else:
-                losses, grads = self._differentiate(params[rows], buffers[rows], some)
-                yield Gradients(rows, losses, pieces(grads, self._model.params))
+            with self._exactness:
+                found = self._some(params, buffers, rows, some)
+            yield found
+
+    def _some(self, params: Tensor, buffers: Tensor, rows: slice, some: Batch) -> Gradients:
+        """The gradients of a chunk."""
+        if not self._ready and uses_triton(params):
+            with rehearsed():
+                self._differentiate(params[rows], buffers[rows].clone(), some)
+        self._ready = True
+        if params.is_cuda and self._chunk >= len(params):
+            losses, found = self._recorded(params, buffers, some)
+            return Gradients(rows, losses, iter(found))
+        losses, grads = self._differentiate(params[rows], buffers[rows], some)
+        return Gradients(rows, losses, pieces(grads, self._model.params))
 
     def _pass(
         self, params: Tensor, buffers: Tensor, batch: Batch

@@ -19,3 +19,23 @@ def resolve(precision: Precision, dtype: torch.dtype, device: torch.device) -> P
 def compute_dtype(precision: Precision, dtype: torch.dtype) -> torch.dtype:
     """The dtype of activations for parameters of some dtype."""
     return torch.bfloat16 if precision == "bf16" and dtype == torch.float32 else dtype
+
+
+class Exactness:
+    """How torch's own kernels round and add up on a GPU, for a while."""
+
+    def __init__(self, *, tf32: bool, deterministic: bool) -> None:
+        self._wanted = tf32, tf32, deterministic
+        self._before: tuple[bool, bool, bool] = self._wanted
+
+    def __enter__(self) -> None:
+        cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+        self._before = cudnn.allow_tf32, matmul.allow_tf32, cudnn.deterministic
+        self._set(self._wanted)
+
+    def __exit__(self, *_: object) -> None:
+        self._set(self._before)
+
+    def _set(self, values: tuple[bool, bool, bool]) -> None:
+        cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+        cudnn.allow_tf32, matmul.allow_tf32, cudnn.deterministic = values
