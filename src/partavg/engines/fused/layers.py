@@ -84,13 +84,12 @@ def _lstm(
     layer: Any, rows: Rows, name: str, x: Tensor, start: tuple[Tensor, Tensor] | None = None
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     weights = [rows.maybe(name, key) for key in layer._flat_weights_names]
-    return lstm.lstm(
-        layer, [rows.cast(w) for w in weights if w is not None], x, start, rows.dropout
-    )
+    return lstm.lstm(layer, [rows.cast(w) for w in weights if w is not None], x, start)
 
 
 def _lstm_covered(layer: Any) -> bool:
-    return bool(layer.proj_size == 0)
+    # Between layers torch.lstm draws dropout from its own stream, not from a worker's key.
+    return bool(layer.proj_size == 0 and (layer.num_layers == 1 or layer.dropout == 0))
 
 
 _FUNCTION_OF = {

@@ -1,11 +1,10 @@
 """LSTM layers for all workers and both directions at once."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 Ends = tuple[Tensor, Tensor]
 
@@ -15,7 +14,6 @@ def lstm(
     weights: Sequence[Tensor],
     x: Tensor,
     start: Ends | None,
-    dropout: Callable[..., Any],
 ) -> tuple[Tensor, Ends]:
     """What nn.LSTM returns for x [m, n, t, e] (or [m, t, n, e]); weights in the layer's order."""
     x = x.transpose(1, 2) if layer.batch_first else x  # [m, t, n, e]
@@ -33,8 +31,6 @@ def lstm(
         before = tuple(s[:, first : first + directions].transpose(0, 1) for s in start)
         x, hidden, cell = _layer(x, into, recurrent, bias, *before)
         ends.append((hidden, cell))
-        if number + 1 < layer.num_layers:
-            x = dropout(F.dropout, x, layer.dropout, layer.training)
     hiddens, cells = (torch.cat(some).transpose(0, 1) for some in zip(*ends, strict=True))
     return x.transpose(1, 2) if layer.batch_first else x, (hiddens, cells)
 
