@@ -167,6 +167,12 @@ def test_every_component_has_options_that_can_be_written_down(kind: str) -> None
         assert parse(tomllib.loads(dump(config))) == config
 
 
+def test_naming_an_engine_keeps_its_other_settings(tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_text("")
+    config = load(tmp_path / "recipe.toml", ["engine.chunk=8", "engine.name=vmapped"])
+    assert (config.engine.name, config.engine.chunk) == ("vmapped", 8)
+
+
 def test_a_solver_below_a_solver(tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.toml"
     recipe.write_text('[solver]\nname = "fedprox"\n[solver.base]\nmomentum = 0.9\n')

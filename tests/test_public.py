@@ -37,6 +37,8 @@ def test_every_public_name_is_documented() -> None:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_in_docstrings(name: str) -> None:
+    if "fused" in name and name.endswith(("kernels", "_triton")):
+        pytest.importorskip("triton")  # comes with torch for GPUs only
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 

@@ -136,6 +136,8 @@ def simulation(config: Config, full: Dataset, device: torch.device) -> Simulatio
         transform=transform(config, data, device),
         engine=config.engine.name,
         chunk=config.engine.chunk,
+        precision=config.engine.precision,
+        deterministic=config.engine.deterministic,
         seed=training.seed,
         device=device,
     )

@@ -15,6 +15,7 @@ from partavg.data import DATASETS
 from partavg.data.images import Normalize
 from partavg.data.split import SPLITS
 from partavg.engines.choose import EngineName
+from partavg.engines.fused.precision import Precision
 from partavg.models import MODELS
 from partavg.solvers import SOLVERS
 
@@ -76,10 +77,12 @@ class Averaging:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """How gradients are computed; `chunk` workers in one vmapped pass, 0 to choose."""
+    """How gradients are computed; `chunk` workers in one pass, 0 to choose."""
 
     name: EngineName = "auto"
     chunk: Annotated[int, Ge(0)] = 0
+    precision: Precision = "auto"
+    deterministic: bool = False
     device: str = "auto"
 
 

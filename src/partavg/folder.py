@@ -78,6 +78,8 @@ class RunFolder:
             free = engine.chunk == 0 or "looped" in (engine.name, chosen.name)
             chunk = chosen.chunk if free else min(engine.chunk, stored.training.workers)
             engine = replace(engine, name=chosen.name, chunk=chunk)
+        if engine.precision == "auto":
+            engine = replace(engine, precision=chosen.precision)
         if engine.device == "auto":
             engine = replace(engine, device=chosen.device)
         changed = differences(stored, replace(wanted, engine=engine))

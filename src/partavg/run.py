@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from partavg import build, checkpoint
-from partavg.config import Config, Execution
+from partavg.config import Config
 from partavg.core.loop import Record
 from partavg.data.dataset import Dataset
 from partavg.folder import Row, RunFolder, write_json
@@ -43,9 +43,10 @@ class Run:
             self._simulation, build.scaled(config, data), build.metrics(config), self.steps
         )
         engine = self._simulation.engine
-        self.config = replace(
-            config, engine=Execution(name=engine.name, chunk=engine.chunk, device=str(device))
-        )
+        execution = replace(config.engine, name=engine.name, chunk=engine.chunk, device=str(device))
+        if engine.name == "fused":
+            execution = replace(execution, precision=engine.precision)
+        self.config = replace(config, engine=execution)
         self.engine_reason = engine.reason
         self._metrics_length = 0
         self._seconds = 0.0

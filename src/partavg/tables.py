@@ -77,7 +77,7 @@ def override_(table: dict[str, Any], override: str) -> None:
         values = values.setdefault(inner, {})
     if not isinstance(values, dict):
         return  # parse will say so
-    if key == "name" and values.get("name") != value:
+    if section in COMPONENTS and key == "name" and values.get("name") != value:
         values.clear()  # another component has other options
     if section == "training":
         values.pop({"steps": "epochs", "epochs": "steps"}.get(key), None)  # one budget, not two

@@ -32,6 +32,7 @@ from partavg.core.workers import Workers
 from partavg.data.batches import Batches
 from partavg.data.dataset import Samples
 from partavg.engines.choose import choose
+from partavg.engines.fused.precision import Precision
 from partavg.engines.model import Loss, RowModel
 from partavg.evaluate import Evaluation, evaluate, recompute_statistics_
 from partavg.solvers.sgd import SGD
@@ -57,7 +58,8 @@ class Simulation:
     of the workers train at a time, with `pace` not all of them take every step; what a client that
     is not active keeps is in a `bank` on the "device" or the "cpu". `delay` lets averages arrive
     later, `adapt` changes the schedule while training goes on. `transform` makes of stored samples
-    what the model sees, for example `Images`.
+    what the model sees, for example `Images`. `precision` and `deterministic` are the
+    fused engine's.
     """
 
     def __init__(
@@ -82,6 +84,8 @@ class Simulation:
         transform: Augment | None = None,
         engine: str = "auto",
         chunk: int = 0,
+        precision: Precision = "auto",
+        deterministic: bool = False,
         seed: int = 0,
         device: str | torch.device = "cpu",
     ) -> None:
@@ -114,7 +118,15 @@ class Simulation:
         self._plan = self._planner(adapt.first(schedule) if adapt else schedule)
 
         start = self._model.start()
-        self.engine = choose(engine, chunk, self._model, start, self._batch(1))
+        self.engine = choose(
+            engine,
+            chunk,
+            self._model,
+            start,
+            self._batch(1),
+            precision=precision,
+            deterministic=deterministic,
+        )
         self._engine = self.engine.build(self._model)
         rows = participation.active if participation else len(split)
         params, statistics = (row.expand(rows, -1).clone() for row in start)

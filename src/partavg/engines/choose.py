@@ -8,16 +8,20 @@ import torch
 from torch import Tensor
 
 from partavg.core.loop import Batch, Engine
+from partavg.engines.fused import Fused
+from partavg.engines.fused.precision import Precision, resolve
 from partavg.engines.looped import Looped
 from partavg.engines.model import RowModel
 from partavg.engines.vmapped import Vmapped
 
-EngineName = Literal["auto", "looped", "vmapped"]
+EngineName = Literal["auto", "looped", "vmapped", "fused"]
 Rows = tuple[Tensor, Tensor]
 """Parameters and buffers of some workers."""
 
 _FEW, _MANY = 2, 16  # rows to try a loop and a pass on
 _MOMENT = 0.2  # seconds to spend on timing one engine
+_KEPT = 4  # tensors of the parameters' size to leave room for: they, momentum, and two more
+_SHARE = 0.85  # of the free memory that may be used
 
 
 class Choice(NamedTuple):
@@ -26,17 +30,31 @@ class Choice(NamedTuple):
     name: EngineName
     chunk: int
     reason: str
+    precision: Precision = "auto"
+    """In which the fused engine computes."""
+    deterministic: bool = False
 
     def build(self, model: RowModel) -> Engine:
         """The engine itself."""
+        if self.name == "fused":
+            return Fused(model, self.chunk, self.precision, deterministic=self.deterministic)
         return Looped(model) if self.name == "looped" else Vmapped(model, self.chunk)
 
 
-def choose(name: str, chunk: int, model: RowModel, start: Rows, batch: Batch) -> Choice:
-    """Take the engine called `name`, or for "auto" the faster one on the first rows of a batch.
+def choose(
+    name: str,
+    chunk: int,
+    model: RowModel,
+    start: Rows,
+    batch: Batch,
+    *,
+    precision: Precision = "auto",
+    deterministic: bool = False,
+) -> Choice:
+    """Take the engine called `name`, or for "auto" the fused one on a GPU, else the faster one.
 
-    `chunk` is the number of workers in one vmapped pass; 0 leaves it to be chosen too. A vmapped
-    engine is taken only if it was seen to compute what a loop computes.
+    `chunk` is the number of workers in one pass; 0 leaves it to be chosen too. An engine other
+    than the loop is taken only if it was seen to compute what a loop computes.
     """
     workers = len(batch.keys)
     few = _rows(start, min(_FEW, workers), apart=0.01)
@@ -44,20 +62,66 @@ def choose(name: str, chunk: int, model: RowModel, start: Rows, batch: Batch) ->
         expected = _try(Looped(model), few, batch)
         if name == "looped":
             return Choice("looped", 1, "as configured")
-        try:
-            found = _try(Vmapped(model, len(few[0])), few, batch)
-            problem = None if _agree(expected, found) else "its gradients differ from looped"
-        except Exception as error:  # whatever it is, looped can do it
-            problem = (str(error).strip() or type(error).__name__).splitlines()[0]
+        why = ""
+        if name == "fused" or (name == "auto" and few[0].is_cuda):
+            why = _problem("fused", model, few, batch, expected)
+            if not why:
+                wanted = resolve(precision, model.dtype, few[0].device)
+                choice = Choice("fused", chunk, "as configured", wanted, deterministic)
+                fitting = _fitting(choice, model, start, batch)
+                if fitting is not None:
+                    return fitting
+                why = "engine fused needs more memory than the GPU has for one worker"
+            if name == "fused":
+                raise ValueError(f"{why}; use engine vmapped, looped or auto")
+            why += "; "
+        problem = _problem("vmapped", model, few, batch, expected)
     if name == "vmapped":
         if problem:
-            raise ValueError(
-                f"engine vmapped cannot run this model: {problem}; use engine looped or auto"
-            )
+            raise ValueError(f"{problem}; use engine looped or auto")
         return Choice("vmapped", min(chunk or workers, workers), "as configured")
     if problem:
-        return Choice("looped", 1, f"vmapped cannot run this model: {problem}")
-    return _fastest(chunk, model, start, batch)
+        return Choice("looped", 1, why + problem)
+    choice = _fastest(chunk, model, start, batch)
+    return choice._replace(reason=why + choice.reason)
+
+
+def _problem(name: EngineName, model: RowModel, few: Rows, batch: Batch, expected: "_Trial") -> str:
+    """Why an engine cannot run a model, in a few words; nothing if it can."""
+    try:
+        found = _try(Choice(name, len(few[0]), "", "fp32").build(model), few, batch)
+        if _agree(expected, found):
+            return ""
+        why = "its gradients differ from looped"
+    except Exception as error:  # whatever it is, looped can do it
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return f"engine {name} cannot run this model: {why}"
+
+
+def _fitting(choice: Choice, model: RowModel, start: Rows, batch: Batch) -> Choice | None:
+    """The fused engine in passes as large as the memory allows; None if no worker fits."""
+    workers = len(batch.keys)
+    if choice.chunk or not start[0].is_cuda:
+        return choice._replace(chunk=min(choice.chunk or workers, workers))
+    few = _rows(start, min(_FEW, workers))
+    device = few[0].device
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    try:
+        _try(choice._replace(chunk=len(few[0])).build(model), few, batch)
+    except torch.OutOfMemoryError:
+        return None
+    each = (torch.cuda.max_memory_allocated(device) - before) / len(few[0])
+    torch.cuda.empty_cache()
+    kept = _KEPT * workers * start[0].nbytes
+    most = int((_SHARE * torch.cuda.mem_get_info(device)[0] - kept) / each)
+    if most < 1:
+        return None
+    passes = -(-workers // most)
+    size = -(-workers // passes)
+    reason = f"the model's layers are covered; {size} workers in a pass, {choice.precision}"
+    return choice._replace(chunk=size, reason=reason)
 
 
 def _fastest(chunk: int, model: RowModel, start: Rows, batch: Batch) -> Choice:

@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from partavg.core.seeds import bits24
 
-_NEXT = -4658895280553007687  # any large odd number
+NEXT = -4658895280553007687  # any large odd number
 
 
 class KeyedDropout(TorchFunctionMode):
@@ -49,7 +49,7 @@ class KeyedDropout(TorchFunctionMode):
         # Plain dropout draws for every element, the others for every channel of every sample.
         drawn = input.ndim if func is F.dropout else 1 if input.ndim == _DROPOUTS[func] else 2
         shape = *input.shape[:drawn], *[1] * (input.ndim - drawn)
-        self._key = self._key + _NEXT  # another one for every call; int64 tensors wrap around
+        self._key = self._key + NEXT  # another one for every call; int64 tensors wrap around
         keep = bits24(self._key, shape) >= round(p * 2**24)
         scaled = keep.to(input.dtype) * (1 / (1 - p) if p < 1 else 0.0)
         return input.mul_(scaled) if inplace else input * scaled

@@ -55,6 +55,11 @@ class RowModel:
                     f"{self.dtype} rows: register it with persistent=False, or use double()"
                 )
 
+    @property
+    def skeleton(self) -> nn.Module:
+        """The module in training mode, for its layers and for all that is no part of a row."""
+        return self._module
+
     def start(self) -> tuple[Float[Tensor, "d"], Float[Tensor, "b"]]:
         """The parameters and buffers that the module was given with."""
         params, buffers = self._start

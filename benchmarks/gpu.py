@@ -1,0 +1,240 @@
+"""Speed of the fused engine on a GPU, beside a plain loop over workers and vmap + torch.compile.
+
+    python benchmarks/gpu.py [--out FOLDER] [--skip-compile] [--only WORDS]
+
+Times are medians after a warm-up, all of one run. Ours is the whole iteration: batches gathered
+and augmented, losses, gradients, momentum, a part of the model averaged. The loop, one nn.Module
+and one torch.optim.SGD per worker, and vmap, with momentum on stacked parameters in bf16, get their
+batches ready made and average nothing.
+"""
+
+import argparse
+import copy
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, stack_module_state, vmap
+from torch.nn import functional as F
+
+import partavg
+from partavg.core.average import alone, collect, deliver_
+from partavg.core.partition import by_channel
+from partavg.core.solver import Sync
+from partavg.data.images import Images
+from partavg.models import MODELS
+
+GPU = torch.device("cuda", 0)
+FORWARD_GFLOP = {"wrn16_8": 3.10, "wrn28_10": 10.5}  # of one 32 x 32 image, convolutions only
+
+
+def timed(call: Callable[[], object], rounds: int, warm: int) -> list[float]:
+    """Milliseconds of each call, the device idle before and after."""
+    times = []
+    for number in range(warm + rounds):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        call()
+        torch.cuda.synchronize()
+        if number >= warm:
+            times.append(1e3 * (time.perf_counter() - began))
+    return times
+
+
+def data(shape: tuple[int, ...], classes: int, workers: int, each: int) -> tuple[Tensor, Tensor]:
+    """Made-up samples: bytes for images, word numbers for texts."""
+    torch.manual_seed(0)
+    words = len(shape) == 1
+    inputs = torch.randint(0, 10_000 if words else 256, (workers * each, *shape))
+    return (inputs if words else inputs.byte()), torch.randint(0, classes, (workers * each,))
+
+
+def simulation(
+    name: str, shape: tuple[int, ...], classes: int, workers: int, batch: int, **options: Any
+) -> partavg.Simulation:
+    """What is timed: partial averaging with interval 8 and momentum."""
+    inputs, targets = data(shape, classes, workers, 4 * batch)
+    images = len(shape) == 3
+    transform = Images.fit(inputs, crop=4, flip=True) if images else None
+    if transform is not None:
+        moved = {"mean": transform.mean.to(GPU), "deviation": transform.deviation.to(GPU)}
+        transform = Images(**moved, crop=4, flip=True)
+    torch.manual_seed(0)
+    return partavg.Simulation(
+        MODELS[name](shape, classes),
+        F.cross_entropy,
+        (inputs, targets),
+        list(torch.arange(len(inputs)).view(workers, -1)),
+        schedule=partavg.Schedule.partial(8),
+        lr=0.01,
+        batch=batch,
+        solver=partavg.SGD(momentum=0.9),
+        transform=transform,
+        device=GPU,
+        **options,
+    )
+
+
+def ready(shape: tuple[int, ...], classes: int, workers: int, batch: int) -> tuple[Tensor, Tensor]:
+    """One batch per worker, on the device, as a model sees it."""
+    inputs, targets = (t.to(GPU) for t in data(shape, classes, workers, batch))
+    x = inputs if len(shape) == 1 else inputs.float().div_(128).sub_(1)
+    return x.view(workers, batch, *shape), targets.view(workers, batch)
+
+
+def plain_loop(name: str, shape: tuple[int, ...], classes: int, workers: int, batch: int) -> Any:
+    """One iteration of every worker, one after another, in torch's default precision."""
+    x, y = ready(shape, classes, workers, batch)
+    model = MODELS[name](shape, classes).to(GPU)
+    models = [copy.deepcopy(model) for _ in range(workers)]
+    solvers = [torch.optim.SGD(m.parameters(), lr=0.01, momentum=0.9) for m in models]
+
+    def iterate() -> None:
+        for worker in range(workers):
+            solvers[worker].zero_grad()
+            F.cross_entropy(models[worker](x[worker]), y[worker]).backward()
+            solvers[worker].step()
+
+    return iterate
+
+
+def vmap_compiled(name: str, shape: tuple[int, ...], classes: int, workers: int, batch: int) -> Any:
+    """One iteration by torch.func.vmap in bf16, compiled as a whole."""
+    x, y = ready(shape, classes, workers, batch)
+    models = [MODELS[name](shape, classes).to(GPU) for _ in range(workers)]
+    for model in models:
+        for norm in model.modules():
+            if isinstance(norm, nn.BatchNorm2d):
+                norm.track_running_stats = False
+                norm.running_mean = norm.running_var = norm.num_batches_tracked = None
+    params, buffers = stack_module_state(models)
+    params = {k: p.detach() for k, p in params.items()}
+    velocity = {k: torch.zeros_like(p) for k, p in params.items()}
+    base = models[0]
+
+    def loss(params: Any, buffers: Any, x: Tensor, y: Tensor) -> Tensor:
+        with torch.autocast("cuda", torch.bfloat16):
+            return F.cross_entropy(functional_call(base, (params, buffers), (x,)), y)
+
+    compiled = torch.compile(vmap(grad_and_value(loss)))
+
+    def iterate() -> None:
+        grads, _ = compiled(params, buffers, x, y)
+        torch._foreach_mul_(list(velocity.values()), 0.9)
+        torch._foreach_add_(list(velocity.values()), [grads[k] for k in velocity])
+        torch._foreach_add_(list(params.values()), list(velocity.values()), alpha=-0.01)
+
+    return iterate
+
+
+def averaging() -> dict[str, Any]:
+    """Averaging one of 8 parts of LEAF's CNN, 128 workers, against copying as many bytes."""
+    layout = partavg.Layout.of(dict(MODELS["cnn"]((1, 28, 28), 62).named_parameters()))
+    partition = by_channel(layout, 8)
+    rows = torch.randn(128, layout.size, device=GPU)
+    weights = torch.full((128,), 1 / 128, device=GPU)
+    clock = torch.ones(128, 1, dtype=torch.float64, device=GPU)
+    sync = Sync(clock, clock, clock)
+    source = torch.randn(128, partition.sizes[0], device=GPU)
+    target = torch.empty_like(source)
+    empty = torch.empty(128, 0, device=GPU)
+
+    def average() -> None:
+        spans, solver = partition.parts[0], partavg.SGD()
+        totals = collect(
+            rows, {}, empty, spans, (), solver=solver, sync=sync, weights=weights, reduce=alone
+        )
+        deliver_([rows[:, a:b] for a, b in spans], totals, {}, spans, solver=solver, sync=sync)
+
+    ours, theirs = timed(average, 30, 5), timed(lambda: target.copy_(source), 30, 5)
+    share = median(theirs) / median(ours)
+    return {"ms": median(ours), "copy_ms": median(theirs), "share_of_copy_bandwidth": share}
+
+
+def matrix_rate() -> float:
+    """TFLOP/s of a large dense product in bf16."""
+    a, b = (torch.randn(8192, 8192, device=GPU, dtype=torch.bfloat16) for _ in range(2))
+    return 2 * 8192**3 / median(timed(lambda: a @ b, 10, 3)) / 1e9
+
+
+ROWS: tuple[tuple[str, str, tuple[int, ...], int, int, int], ...] = (
+    ("ResNet-20, 128 workers", "resnet20", (3, 32, 32), 10, 128, 32),
+    ("ResNet-20, 32 workers", "resnet20", (3, 32, 32), 10, 32, 32),
+    ("VGG-11, 128 workers", "vgg11", (1, 28, 28), 10, 128, 32),
+    ("LEAF CNN, 128 workers", "cnn", (1, 28, 28), 62, 128, 32),
+    ("LSTM(256), 128 workers", "lstm", (200,), 2, 128, 10),
+    ("WRN-16-8, 128 workers", "wrn16_8", (3, 32, 32), 10, 128, 32),
+    ("WRN-28-10, 128 workers", "wrn28_10", (3, 32, 32), 10, 128, 32),
+)
+
+
+def measure(
+    name: str, shape: tuple[int, ...], classes: int, workers: int, batch: int, compiled: bool
+) -> dict[str, Any]:
+    """Ours and what stands beside it."""
+    large = name.startswith("wrn")
+    rounds, warm = (3, 3) if large else (30, 10)
+    torch.cuda.reset_peak_memory_stats()
+    began = time.perf_counter()
+    ours = simulation(name, shape, classes, workers, batch)
+    records = ours.train(until=10**9)
+    times = timed(lambda: next(records), rounds, warm)
+    found: dict[str, Any] = {
+        "ms": median(times),
+        "quartiles": quantiles(times, n=4),
+        "n": rounds,
+        "engine": f"{ours.engine.name}, chunk {ours.engine.chunk}, {ours.engine.precision}",
+        "reason": ours.engine.reason,
+        "start_s": time.perf_counter() - began - sum(times) / 1e3,
+        "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
+    }
+    del ours, records
+    torch.cuda.empty_cache()
+    if large:
+        flop = 3e9 * FORWARD_GFLOP[name] * workers * batch
+        found["tflops"] = flop / found["ms"] / 1e9
+        return found
+    loop = timed(plain_loop(name, shape, classes, workers, batch), 3, 1)
+    found |= {"loop_ms": median(loop), "over_loop": median(loop) / found["ms"]}
+    torch.cuda.empty_cache()
+    if compiled and name == "resnet20":
+        by_vmap = timed(vmap_compiled(name, shape, classes, workers, batch), 10, 3)
+        found |= {"vmap_ms": median(by_vmap), "over_vmap": median(by_vmap) / found["ms"]}
+        torch.cuda.empty_cache()
+    return found
+
+
+def main() -> None:
+    """Run all rows; print them and write them to gpu.json."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path())
+    parser.add_argument("--skip-compile", action="store_true", help="leave out vmap + compile")
+    parser.add_argument("--only", default="", help="rows with one of these words")
+    arguments = parser.parse_args()
+    words = arguments.only.split(",")
+    found: dict[str, Any] = {
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "matrix_tflops": matrix_rate(),
+        "averaging": averaging(),
+    }
+    print(json.dumps(found), flush=True)
+    for title, name, shape, classes, workers, batch in ROWS:
+        if not any(word in title for word in words):
+            continue
+        compiled = not arguments.skip_compile and workers == 128
+        try:
+            found[title] = measure(name, shape, classes, workers, batch, compiled)
+        except RuntimeError as error:  # the other rows are still worth having
+            found[title] = {"error": str(error).splitlines()[0]}
+        print(title, json.dumps(found[title]), flush=True)
+        (arguments.out / "gpu.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""Where Triton's kernels run, and why they cannot."""
+
+import importlib.util
+import os
+from functools import cache
+
+import torch
+from torch import Tensor
+
+_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # on a CPU, slowly: for tests
+
+
+@cache
+def _installed() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def uses_triton(x: Tensor) -> bool:
+    """Whether a tensor is computed with Triton's kernels instead of torch's."""
+    return (x.is_cuda or _INTERPRETED) and _installed()
+
+
+def lacks(device: torch.device) -> str:
+    """What a device lacks to run the engine fast, in a few words; nothing on a CPU."""
+    if device.type != "cuda":
+        return ""
+    if not _installed():
+        return "Triton is not installed"
+    if torch.cuda.get_device_capability(device) < (8, 0):
+        return f"{torch.cuda.get_device_name(device)} is older than Triton's kernels need (Ampere)"
+    return ""

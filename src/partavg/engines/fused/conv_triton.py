@@ -1,0 +1,300 @@
+"""Convolutions of all workers with Triton, on activations that lie as [m, n, h, w, c]."""
+
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from partavg.engines.fused import conv_cuda, kernels
+from partavg.engines.fused.launch import launch
+
+Pair = tuple[int, int]
+
+
+def usable(x: Tensor, weight: Tensor, stride: Pair, dilation: Pair, groups: int) -> bool:
+    """Whether the kernels can compute this convolution and its gradients."""
+    square = stride[0] == stride[1] and dilation == (1, 1) and groups == 1
+    # Input gradients read blocks of 16 outputs.
+    return square and weight.shape[1] % 16 == 0 and x.dtype in (torch.bfloat16, torch.float32)
+
+
+def last(x: Tensor) -> Tensor:
+    """[m, n, c, h, w] as [m, n, h, w, c] in memory; no copy where it lies so already."""
+    return x.permute(0, 1, 3, 4, 2).contiguous()
+
+
+def precision() -> str:
+    """What products of float32 numbers are rounded to, as for torch's own convolutions."""
+    return "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
+
+
+class Conv(torch.autograd.Function):
+    """conv2d; also returns its input, for others to use: their gradients are added on the way."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: Pair
+    ) -> tuple[Tensor, Tensor]:
+        x = last(x)
+        ctx.set_materialize_grads(False)
+        ctx.stride, ctx.padding, ctx.bias = stride, padding, bias is not None
+        ctx.small = bias is None and conv_cuda.usable(x, weight, stride, padding)
+        if ctx.small:
+            ctx.save_for_backward(x, weight)
+            y = conv_cuda.convolve(x, conv_cuda.packed(weight), flip=False)
+            return y.permute(0, 1, 4, 2, 3), x.permute(0, 1, 4, 2, 3)
+        ctx.large = _large(x, weight)
+        if ctx.large:
+            low = weight.detach().to(x.dtype, memory_format=torch.preserve_format)
+            ctx.save_for_backward(x, low)
+            return _one_by_one(x, low, bias, stride, padding), x.permute(0, 1, 4, 2, 3)
+        workers, outputs, inputs, high, wide = weight.shape
+        packed = torch.empty(
+            (workers, high, wide, inputs, outputs), dtype=x.dtype, device=x.device
+        ).copy_(weight.detach().permute(0, 3, 4, 2, 1))
+        height, width = (
+            (size + 2 * pad - reach) // stride + 1
+            for size, pad, reach in zip(x.shape[2:4], padding, (high, wide), strict=True)
+        )
+        y = x.new_empty(workers, x.shape[1], height, width, outputs)
+        _run(
+            x,
+            packed,
+            y,
+            taps=(high, wide),
+            grid=(height, width),
+            stride=stride,
+            padding=padding,
+            bias=bias,
+        )
+        ctx.save_for_backward(x, packed)
+        return y.permute(0, 1, 4, 2, 3), x.permute(0, 1, 4, 2, 3)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, added: Tensor | None) -> Any:
+        grad = last(grad)
+        if ctx.small:
+            x, weight = ctx.saved_tensors
+            return *_small_gradients(x, weight, grad, added), None, None, None
+        if ctx.large:
+            return *_large_gradients(ctx, grad, added), None, None
+        x, packed = ctx.saved_tensors
+        dx = _input_gradient(grad, packed, x, added, ctx) if ctx.needs_input_grad[0] else None
+        dweight = _weight_gradient(x, grad, packed, ctx.stride, ctx.padding)
+        dbias = grad.sum((1, 2, 3), dtype=torch.float32) if ctx.bias else None
+        return None if dx is None else dx.permute(0, 1, 4, 2, 3), dweight, dbias, None, None
+
+
+def _large(x: Tensor, weight: Tensor) -> bool:
+    """Whether one worker's convolution is enough work for a GPU."""
+    outputs, inputs = weight.shape[1:3]
+    return x.is_cuda and min(outputs, inputs) >= 128 and x[0, ..., 0].numel() >= 2048
+
+
+def _one_by_one(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: Pair
+) -> Tensor:
+    """Convolve worker by worker, with torch's own kernels."""
+    y: Tensor | None = None
+    for row, (own, kernel) in enumerate(zip(x.permute(0, 1, 4, 2, 3), weight, strict=True)):
+        shift = None if bias is None else bias[row].to(x.dtype)
+        kernel = kernel.contiguous(memory_format=torch.channels_last)
+        found = torch.conv2d(own, kernel, shift, stride, padding)
+        if y is None:
+            y = x.new_empty(len(x), len(found), *found.shape[2:], found.shape[1])
+        y[row] = found.permute(0, 2, 3, 1)
+    assert y is not None
+    return y.permute(0, 1, 4, 2, 3)
+
+
+def _large_gradients(
+    ctx: Any, grad: Tensor, added: Tensor | None
+) -> tuple[Tensor | None, Tensor, Tensor | None]:
+    x, weight = ctx.saved_tensors
+    wanted = [ctx.needs_input_grad[0], True, False]
+    dx = torch.empty_like(x) if wanted[0] else None
+    dweight = torch.empty(weight.shape, dtype=torch.float32, device=x.device)
+    for row in range(len(x)):
+        kernel = weight[row].contiguous(memory_format=torch.channels_last)
+        into, own, _ = torch.ops.aten.convolution_backward(
+            grad[row].permute(0, 3, 1, 2),
+            x[row].permute(0, 3, 1, 2),
+            kernel,
+            None,
+            [ctx.stride] * 2,
+            list(ctx.padding),
+            [1, 1],
+            False,
+            [0, 0],
+            1,
+            wanted,
+        )
+        dweight[row] = own
+        if dx is not None:
+            dx[row] = into.permute(0, 2, 3, 1)
+    dbias = grad.sum((1, 2, 3), dtype=torch.float32) if ctx.bias else None
+    if dx is None:
+        return None, dweight, dbias
+    moved = dx.permute(0, 1, 4, 2, 3)
+    return moved if added is None else moved.add_(added), dweight, dbias
+
+
+def _small_gradients(
+    x: Tensor, weight: Tensor, grad: Tensor, added: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    across = conv_cuda.packed(weight.transpose(1, 2))
+    other = None if added is None else last(added)
+    dx = conv_cuda.convolve(grad, across, other, flip=True)
+    return dx.permute(0, 1, 4, 2, 3), conv_cuda.weight_gradient(x, grad)
+
+
+def _input_gradient(
+    grad: Tensor, packed: Tensor, x: Tensor, added: Tensor | None, ctx: Any
+) -> Tensor:
+    """One convolution per class of pixels that see the same taps: stride² of them."""
+    stride, taps = ctx.stride, packed.shape[1:3]
+    dx = torch.empty_like(x) if taps[0] >= stride and taps[1] >= stride else torch.zeros_like(x)
+    if added is not None:
+        added = last(added)
+        if dx.numel() and not (taps[0] >= stride and taps[1] >= stride):
+            dx.copy_(added)
+    for off in ((a, b) for a in range(stride) for b in range(stride)):
+        first = tuple((o + p) % stride for o, p in zip(off, ctx.padding, strict=True))
+        seen = tuple(-(-(t - f) // stride) for t, f in zip(taps, first, strict=True))
+        if min(seen) < 1:
+            continue
+        padding = tuple(
+            n - 1 - (o + p) // stride for n, o, p in zip(seen, off, ctx.padding, strict=True)
+        )
+        grid = tuple(-(-(size - o) // stride) for size, o in zip(x.shape[2:4], off, strict=True))
+        _run(
+            grad,
+            packed,
+            dx,
+            taps=seen,
+            grid=grid,
+            stride=1,
+            padding=padding,
+            added=added,
+            transposed=True,
+            first=first,
+            step=stride,
+            off=off,
+        )
+    return dx
+
+
+def _run(
+    x: Tensor,
+    packed: Tensor,
+    y: Tensor,
+    *,
+    taps: Any,
+    grid: Any,
+    stride: int,
+    padding: Any,
+    bias: Tensor | None = None,
+    added: Tensor | None = None,
+    transposed: bool = False,
+    first: Any = (0, 0),
+    step: int = 1,
+    off: Any = (0, 0),
+) -> None:
+    workers, count, height, width, inputs = x.shape
+    outputs = y.shape[-1]
+    pixels = count * grid[0] * grid[1]
+    block_q = next((b for b in (64, 32, 16) if inputs % b == 0), 16)
+    block_k = _block_k(outputs)
+    block_p = 128 if pixels >= 128 else 64
+    large = inputs >= 64 and outputs >= 64
+    launch(
+        kernels.conv,
+        (triton.cdiv(pixels, block_p), triton.cdiv(outputs, block_k), workers),
+        (x, packed, x if bias is None else bias, x if added is None else added, y),
+        {
+            "count": count,
+            "bias_stride": 0 if bias is None else bias.stride(0),
+            "H": height,
+            "W": width,
+            "R": taps[0],
+            "S": taps[1],
+            "HO": grid[0],
+            "WO": grid[1],
+            "STRIDE": stride,
+            "PAD_H": padding[0],
+            "PAD_W": padding[1],
+            "FILTER_R": packed.shape[1],
+            "FILTER_S": packed.shape[2],
+            "FIRST_R": first[0],
+            "FIRST_S": first[1],
+            "STEP": step,
+            "OUT_H": y.shape[2],
+            "OUT_W": y.shape[3],
+            "OFF_H": off[0],
+            "OFF_W": off[1],
+        },
+        C=inputs,
+        K=outputs,
+        TRANSPOSED=transposed,
+        BIAS=bias is not None,
+        ADD=added is not None,
+        TAP=inputs % block_q == 0,
+        PRECISION=precision(),
+        BP=block_p,
+        BK=block_k,
+        BQ=block_q,
+        num_warps=8 if block_k >= 128 else 4,
+        num_stages=3 if large else 2,
+    )
+
+
+def _weight_gradient(x: Tensor, grad: Tensor, packed: Tensor, stride: int, padding: Pair) -> Tensor:
+    workers, count, height, width, inputs = x.shape
+    high, wide = packed.shape[1:3]
+    rows, columns, outputs = grad.shape[2:]
+    pixels = count * rows * columns
+    block_q = min(64, triton.next_power_of_2(max(16, wide * inputs)))
+    block_k = _block_k(outputs)
+    block_p = 64
+    tiles = high * triton.cdiv(wide * inputs, block_q) * triton.cdiv(outputs, block_k)
+    splits = max(1, min(8, 2048 // (tiles * workers), pixels // (4 * block_p)))
+    each = triton.cdiv(triton.cdiv(pixels, splits), block_p) * block_p
+    splits = triton.cdiv(pixels, each)
+    out = torch.empty(
+        (splits, workers, outputs, inputs, high, wide), dtype=torch.float32, device=x.device
+    )
+    launch(
+        kernels.conv_weight,
+        (tiles, splits, workers),
+        (x, grad, out),
+        {
+            "count": count,
+            "BLOCKS": each // block_p,
+            "H": height,
+            "W": width,
+            "R": high,
+            "S": wide,
+            "HO": rows,
+            "WO": columns,
+            "STRIDE": stride,
+            "PAD_H": padding[0],
+            "PAD_W": padding[1],
+        },
+        C=inputs,
+        K=outputs,
+        PRECISION=precision(),
+        BP=block_p,
+        BK=block_k,
+        BQ=block_q,
+        num_warps=4,
+        num_stages=3,
+    )
+    return out[0] if splits == 1 else out.sum(0)
+
+
+def _block_k(outputs: int) -> int:
+    """The largest tile that wastes little."""
+    if outputs < 64:
+        return int(triton.next_power_of_2(max(16, outputs)))
+    return 128 if outputs % 128 == 0 else 64

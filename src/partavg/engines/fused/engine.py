@@ -1,0 +1,132 @@
+"""All workers in one pass, layer by layer, with a worker axis in front of every tensor."""
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.func import vmap
+from torch.utils import _pytree as pytree
+
+from partavg.core.loop import Batch, Gradients
+from partavg.engines.fused.backend import lacks, uses_triton
+from partavg.engines.fused.graph import Recorded
+from partavg.engines.fused.launch import rehearsed
+from partavg.engines.fused.precision import Exactness, Precision, compute_dtype
+from partavg.engines.fused.program import Program, Uncovered
+from partavg.engines.fused.rows import Rows
+from partavg.engines.model import RowModel
+from partavg.engines.pieces import pieces
+
+
+class Fused:
+    """Computes the gradients of `chunk` workers at once; smaller chunks need less memory.
+
+    The module is traced once and run layer by layer on activations of all workers. Raises
+    Uncovered where it has a layer that the engine does not know.
+    """
+
+    def __init__(
+        self,
+        model: RowModel,
+        chunk: int,
+        precision: Precision = "fp32",
+        *,
+        deterministic: bool = False,
+    ) -> None:
+        if chunk < 1:
+            raise ValueError(f"chunk {chunk} is below 1: use the number of workers for one pass")
+        self._model = model
+        self._chunk = chunk
+        self._device = model.start()[0].device
+        if problem := lacks(self._device):
+            raise Uncovered(problem)
+        if model.dtype not in (torch.float32, torch.float64):
+            raise Uncovered(
+                f"parameters of {model.dtype} are not covered, only float32 and float64"
+            )
+        self._compute = compute_dtype(precision, model.dtype)
+        self._exactness = Exactness(tf32=precision == "tf32", deterministic=deterministic)
+        self._program = Program(model.skeleton)
+        self._losses = vmap(model.criterion)
+        self._recorded = Recorded(self._pass)
+        self._ready = False
+        self._ticks = self._count_batches()
+
+    def __call__(
+        self, params: Float[Tensor, "m d"], buffers: Float[Tensor, "m b"], batch: Batch
+    ) -> Iterator[Gradients]:
+        """Yield the gradients of all rows in order; update `buffers` in place."""
+        for start in range(0, len(params), self._chunk):
+            rows = slice(start, start + self._chunk)
+            some = Batch(*(field[rows] for field in batch))
+            with self._exactness:
+                found = self._some(params, buffers, rows, some)
+            yield found
+
+    def _some(self, params: Tensor, buffers: Tensor, rows: slice, some: Batch) -> Gradients:
+        """The gradients of a chunk."""
+        if not self._ready and uses_triton(params):
+            with rehearsed():
+                self._differentiate(params[rows], buffers[rows].clone(), some)
+        self._ready = True
+        if params.is_cuda and self._chunk >= len(params):
+            losses, found = self._recorded(params, buffers, some)
+            return Gradients(rows, losses, iter(found))
+        losses, grads = self._differentiate(params[rows], buffers[rows], some)
+        return Gradients(rows, losses, pieces(grads, self._model.params))
+
+    def _pass(
+        self, params: Tensor, buffers: Tensor, batch: Batch
+    ) -> tuple[Tensor, list[tuple[slice, Tensor]]]:
+        """The losses and all gradients of all rows."""
+        losses, grads = self._differentiate(params, buffers, batch)
+        return losses, list(pieces(grads, self._model.params))
+
+    def _differentiate(
+        self, params: Tensor, buffers: Tensor, batch: Batch
+    ) -> tuple[Tensor, list[Tensor]]:
+        """The losses of the rows and the gradient of each tensor; updates the buffers."""
+        views = self._model.params.views(params)
+        leaves = {name: view.detach().requires_grad_() for name, view in views.items()}
+        tensors = self._tensors(leaves, self._model.buffers.views(buffers))
+        outputs = self._program(batch.inputs, Rows(tensors, batch.keys, self._compute))
+        outputs = pytree.tree_map_only(Tensor, lambda y: y.to(self._model.dtype), outputs)
+        losses = self._losses(outputs, batch.targets)
+        # Rows do not depend on each other: the gradient of the sum is that of each of them.
+        grads = torch.autograd.grad(
+            losses.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True
+        )
+        if self._ticks is not None:
+            buffers += self._ticks
+        return losses.detach(), list(grads)
+
+    def _tensors(self, leaves: dict[str, Tensor], buffers: dict[str, Tensor]) -> dict[str, Tensor]:
+        """All tensors of the module under all their names, those outside the rows expanded."""
+        module = self._model.skeleton
+        known = {**leaves, **buffers}
+        workers = len(next(iter(leaves.values())))
+        first: dict[int, str] = {}
+        found = {}
+        for name, tensor in (
+            *module.named_parameters(remove_duplicate=False),
+            *module.named_buffers(remove_duplicate=False),
+        ):
+            name_of = first.setdefault(id(tensor), name)
+            if name_of in known:
+                found[name] = known[name_of]
+            else:
+                found[name] = tensor.detach().expand(workers, *tensor.shape)
+        return found
+
+    def _count_batches(self) -> Tensor | None:
+        """What a pass adds to BatchNorm's numbers of batches [1, b]."""
+        layout = self._model.buffers
+        ticks = torch.zeros(1, layout.size, dtype=self._model.dtype)
+        views = layout.views(ticks[0])
+        modules = dict(self._model.skeleton.named_modules(remove_duplicate=False))
+        for name in self._program.norms():
+            key = f"{name}.num_batches_tracked".removeprefix(".")
+            if key in views and modules[name].training:
+                views[key] += 1
+        return ticks.to(self._device) if ticks.any() else None

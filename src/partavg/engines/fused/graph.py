@@ -1,0 +1,50 @@
+"""A whole pass as one CUDA graph, which the host starts with a single call."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from partavg.core.loop import Batch
+
+Pass = Callable[[Tensor, Tensor, Batch], Any]
+"""(params, buffers, batch) -> losses and gradients; updates the buffers."""
+
+
+class Recorded:
+    """Calls a pass as it is at first; from the second call on the same rows, replays it.
+
+    What it returns is overwritten by the next call.
+    """
+
+    def __init__(self, call: Pass) -> None:
+        self._call = call
+        self._seen: object = None
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._batch: Batch | None = None
+        self._found: Any = None
+
+    def __call__(self, params: Tensor, buffers: Tensor, batch: Batch) -> Any:
+        """What the pass returns for these rows and this batch."""
+        rows = [(tensor.data_ptr(), tensor.shape) for tensor in (params, buffers)]
+        key = rows, [(field.dtype, field.shape) for field in batch]
+        if key != self._seen:  # the first call compiles kernels, which a recording cannot
+            self._seen, self._graph, self._batch, self._found = key, None, None, None
+            return self._call(params, buffers, batch)
+        if self._graph is None:
+            self._batch = Batch(*(field.clone() for field in batch))
+            self._record(params, buffers, self._batch)
+        assert self._graph is not None
+        assert self._batch is not None
+        for ours, theirs in zip(self._batch, batch, strict=True):
+            ours.copy_(theirs)
+        self._graph.replay()
+        return self._found
+
+    def _record(self, params: Tensor, buffers: Tensor, batch: Batch) -> None:
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.empty_cache()  # a recording has memory of its own
+        with torch.cuda.graph(graph):
+            self._found = self._call(params, buffers, batch)
+        self._graph = graph

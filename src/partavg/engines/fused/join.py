@@ -1,0 +1,55 @@
+"""BatchNorm, the residual addition and the ReLU after it as one step of a program."""
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+
+
+def joined(name: str, x: Tensor, residual: Tensor | None, relu: bool) -> Tensor:
+    """Stands in a graph for a BatchNorm layer and what follows it; a program knows what to do."""
+    raise AssertionError("a program runs it")
+
+
+def join_(graph: fx.Graph, layers: Mapping[str, nn.Module]) -> None:
+    """Replace every BatchNorm of a graph, with the addition and the ReLU that use it alone."""
+    for norm in list(graph.nodes):
+        if norm.op != "call_module" or not isinstance(layers[str(norm.target)], _BatchNorm):
+            continue
+        last, residual, relu = norm, None, False
+        after = _only_user(norm)
+        if after is not None and _adds(after):
+            follows = _only_user(after)
+            if follows is not None and _is_relu(follows, layers):
+                (residual,) = (arg for arg in after.args if arg is not norm)
+                last, relu = follows, True
+        elif after is not None and _is_relu(after, layers):
+            last, relu = after, True
+        with graph.inserting_before(last):
+            new = graph.call_function(joined, (norm.target, norm.args[0], residual, relu))
+        last.replace_all_uses_with(new)
+        for node in dict.fromkeys((last, *last.all_input_nodes, norm)):
+            if not node.users and node.op != "placeholder":
+                graph.erase_node(node)
+    graph.lint()
+
+
+def _only_user(node: fx.Node) -> fx.Node | None:
+    return next(iter(node.users)) if len(node.users) == 1 else None
+
+
+def _adds(node: fx.Node) -> bool:
+    """Whether a node adds two different values of the same shape; a number is no value."""
+    known: tuple[Any, ...] = (operator.add, operator.iadd, torch.add)
+    both = len(node.args) == 2 and all(isinstance(arg, fx.Node) for arg in node.args)
+    return node.target in known and both and node.args[0] is not node.args[1] and not node.kwargs
+
+
+def _is_relu(node: fx.Node, layers: Mapping[str, nn.Module]) -> bool:
+    if node.op == "call_module":
+        return type(layers[str(node.target)]) is nn.ReLU
+    return node.target in (F.relu, torch.relu, "relu")

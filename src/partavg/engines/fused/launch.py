@@ -1,0 +1,45 @@
+"""Starts Triton's kernels; compiles all that a pass needs beforehand, many at a time."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+
+Calls = dict[object, Callable[[], object]]
+_collected: list[Calls] = []
+
+
+def launch(
+    kernel: Any,
+    grid: Sequence[int],
+    tensors: Sequence[Tensor],
+    sizes: Mapping[str, int],
+    **constants: Any,
+) -> None:
+    """Start a kernel. A new one is compiled for other constants, but not for other sizes."""
+    if _collected:
+        aligned = tuple((tensor.dtype, tensor.data_ptr() % 16 == 0) for tensor in tensors)
+        key = kernel.__name__, aligned, tuple(constants.items())
+        _collected[-1][key] = lambda: kernel.warmup(*tensors, grid=grid, **sizes, **constants)
+    else:
+        kernel[grid](*tensors, **sizes, **constants)
+
+
+@contextmanager
+def rehearsed() -> Iterator[None]:
+    """Start no kernel inside, and compile all of them at the end; what is computed is void.
+
+    One after another, the kernels of a network would take half a minute.
+    """
+    calls: Calls = {}
+    _collected.append(calls)
+    try:
+        yield
+    finally:
+        _collected.pop()
+    with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
+        for future in [pool.submit(call) for call in calls.values()]:
+            future.result()
