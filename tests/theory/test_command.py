@@ -95,3 +95,12 @@ def test_no_worker_measures_nothing(recipe: Path) -> None:
     done = CliRunner().invoke(main, ["theory", str(recipe), "--workers", "0"])
     assert done.exit_code == 2
     assert "--workers 0 measures nothing: use 1 or more" in done.output
+
+
+def test_what_the_theorems_do_not_cover_is_said(recipe: Path) -> None:
+    settings = ("solver.name=fedprox", "solver.base.momentum=0.9", "training.scale=0.5")
+    found = theory(recipe, *(part for each in settings for part in ("--set", each)))
+    said = " ".join(found.output.split())
+    assert "they say nothing of fedprox" in said
+    assert "with 0.9, the learning rate acts like 0.5" in said
+    assert "Scaled to 0.5 of the recipe's budget and data." in said

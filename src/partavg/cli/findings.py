@@ -8,6 +8,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from partavg.compare import caveat
 from partavg.config import Config
 from partavg.folder import Row
 from partavg.theory import (
@@ -111,7 +112,11 @@ class Findings:
         found = ["These are estimates at one point; the theorems need bounds that hold on the way."]
         if len(self.constants.smoothness) > 1:
             found.append("Parts influence each other, so the bound takes L of the whole for each.")
-        momentum = self.config.solver.options.get("momentum", 0.0)
+        solver = self.config.solver
+        if solver.name != "sgd":
+            found.append(f"The theorems are for SGD: they say nothing of {solver.name}.")
+        local = solver if solver.name == "sgd" else solver.options.get("base")
+        momentum = local.options.get("momentum", 0.0) if local else 0.0
         if momentum:
             found.append(
                 f"The theorems are for SGD without momentum: with {momentum:g}, the learning rate "
@@ -121,6 +126,8 @@ class Findings:
             found.append("The theorems are for one learning rate: this is the largest to come.")
         if self.config.participation.fraction < 1:
             found.append("The theorems let every worker take part: here only some are active.")
+        if self.config.training.scale != 1:
+            found.append(caveat([{"scale": self.config.training.scale}]).capitalize() + ".")
         return found
 
     def numbers(self) -> Row:
