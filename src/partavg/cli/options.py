@@ -10,6 +10,7 @@ settings = click.option(
 )
 data = click.option(
     "--data",
+    metavar="ROOT",
     type=click.Path(file_okay=False, path_type=Path),
     help="Where datasets are; PARTAVG_DATA or the user's cache folder if not given.",
 )

@@ -100,7 +100,7 @@ def writer(writers: Int[Tensor, "n"], workers: int, seed: int, *, each: int = 0)
 def saved(labels: Int[Tensor, "n"], workers: int, seed: int, *, path: str = "") -> Split:
     """The split in a file that `save` wrote, whatever the seed."""
     try:
-        with np.load(path) as file:
+        with open(path, "rb") as stored, np.load(stored) as file:
             indices, counts = file["indices"], file["counts"]
     except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path!r} is not a saved split: {error}") from None
