@@ -40,9 +40,8 @@ def corrected_step_(
     if base.momentum and base.momentum_at_averaging == "local":
         base.step_(params, grads, state, now)
         weight = (now.lr * base.weight(now.taken)).to(params.dtype)
-        params.addcmul_(less, weight)
-        if more is not None:
-            params.addcmul_(more, weight, value=-1)
+        # The gradients are used up: their memory is in the cache still.
+        params.addcmul_(less if more is None else torch.sub(less, more, out=grads), weight)
     else:
         grads.sub_(less)
         if more is not None:
