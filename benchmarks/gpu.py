@@ -9,7 +9,6 @@ batches ready made and average nothing.
 """
 
 import argparse
-import copy
 import json
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 from torch.nn import functional as F
 
+import engines
 import partavg
 from partavg.core.average import alone, collect, deliver_
 from partavg.core.partition import by_channel
@@ -91,16 +91,7 @@ def plain_loop(name: str, shape: tuple[int, ...], classes: int, workers: int, ba
     """One iteration of every worker, one after another, in torch's default precision."""
     x, y = ready(shape, classes, workers, batch)
     model = MODELS[name](shape, classes).to(GPU)
-    models = [copy.deepcopy(model) for _ in range(workers)]
-    solvers = [torch.optim.SGD(m.parameters(), lr=0.01, momentum=0.9) for m in models]
-
-    def iterate() -> None:
-        for worker in range(workers):
-            solvers[worker].zero_grad()
-            F.cross_entropy(models[worker](x[worker]), y[worker]).backward()
-            solvers[worker].step()
-
-    return iterate
+    return engines.plain_loop(model, workers, x, y)
 
 
 def vmap_compiled(name: str, shape: tuple[int, ...], classes: int, workers: int, batch: int) -> Any:

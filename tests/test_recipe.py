@@ -166,6 +166,8 @@ def test_recipes_are_found_by_name_or_file(tmp_path: Path) -> None:
     assert recipes.load("table1/imdb-interval2").name == "table1/imdb-interval2"
     with pytest.raises(ValueError, match="did you mean 'table1/imdb-interval2'"):
         recipes.load("table1/imbd-interval2")
+    with pytest.raises(ValueError, match="'xyzzy' is not known: `partavg recipes` lists them"):
+        recipes.load("xyzzy")
     with pytest.raises(ValueError, match=r"cannot read nowhere\.toml"):
         recipes.load("nowhere.toml")
 

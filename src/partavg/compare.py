@@ -80,6 +80,13 @@ def resumed(entries: Sequence[Entry]) -> list[Entry]:
     return [replace(entry, config=replace(entry.config, engine=engine)) for entry in entries]
 
 
+def chosen(recipe: Recipe, scheme: str | None) -> Config:
+    """The settings of a single run: of a scheme, of partial averaging, or as the recipe stands."""
+    if scheme is None and (recipe.schemes or recipe.paper):
+        scheme = "partial"
+    return configured(recipe, scheme) if scheme else recipe.config()
+
+
 def _says_parts(scheme: str) -> bool:
     return scheme in SCHEMES or re.fullmatch(r"[1-9]\d*-parts", scheme) is not None
 

@@ -72,7 +72,7 @@ def find(name: str | Path) -> Path:
     path = Path(name)
     if path.is_file() or path.suffix == ".toml":
         return path
-    check_name("recipe", str(name), names())
+    check_name("recipe", str(name), names(), "`partavg recipes` lists them, or name a file")
     return ROOT / f"{name}.toml"
 
 

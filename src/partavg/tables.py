@@ -164,7 +164,7 @@ def _value(hint: Any, value: Any, key: str) -> Any:
     try:
         return TypeAdapter(hint, config=_FINITE).validate_python(value, strict=True)
     except ValidationError as error:
-        rule = error.errors()[0]["msg"]
+        rule = error.errors()[0]["msg"].replace("a valid tuple", 'a list, like ["…"]')
         raise ValueError(f"{key} = {_toml(value)}: {rule[0].lower()}{rule[1:]}") from None
 
 
@@ -174,10 +174,13 @@ def _check_keys(table: Table, known: Iterable[str], prefix: str) -> None:
             raise ValueError(f"unknown key {prefix + key!r}: {_suggest(key, known, prefix)}")
 
 
-def check_name(key: str, name: str, known: Iterable[str]) -> None:
-    """Raise a ValueError with a suggestion if a name is not known."""
+def check_name(key: str, name: str, known: Iterable[str], otherwise: str = "") -> None:
+    """Raise a ValueError if a name is not known: with a close one, or what to do otherwise."""
     if name not in known:
-        raise ValueError(f"{key} = {name!r} is not known: {_suggest(name, known)}")
+        hint = _suggest(name, known)
+        if otherwise and not hint.startswith("did"):
+            hint = otherwise
+        raise ValueError(f"{key} = {name!r} is not known: {hint}")
 
 
 def _suggest(word: str, known: Iterable[str], prefix: str = "") -> str:

@@ -22,6 +22,12 @@ resume = click.option("--resume", is_flag=True, help="Continue what is in --out.
 force = click.option("--force", is_flag=True, help="Overwrite what is in --out.")
 
 
+def check_suffix(path: Path | None, suffix: str) -> None:
+    """Raise a ValueError before a file of another kind, perhaps a recipe, is overwritten."""
+    if path and path.suffix != suffix:
+        raise ValueError(f"{path} does not end in {suffix}: name the file to write so")
+
+
 def check_resume(out: Path | None, *, resume: bool, force: bool) -> None:
     """Raise a ValueError where it is not clear what to resume."""
     if resume and (out is None or force):

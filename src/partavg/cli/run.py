@@ -47,9 +47,7 @@ def run(
     with drive.bad_input():
         options.check_resume(out, resume=resume, force=force)
         found = recipes.load(recipe, overrides)
-        if scheme is None and (found.schemes or found.paper):
-            scheme = "partial"
-        config = comparing.configured(found, scheme) if scheme else found.config()
+        config = comparing.chosen(found, scheme)
         folder = RunFolder(out or drive.next_folder(Path(recipe).stem))
         if resume and folder.finished:
             folder.stored_config(config)

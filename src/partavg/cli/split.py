@@ -54,8 +54,8 @@ def split(
     split for other recipes.
     """
     with drive.bad_input(), drive.plain_warnings():
-        _check_suffix(plot, ".svg")  # before a file of another kind, a recipe, is overwritten
-        _check_suffix(kept, ".npz")
+        options.check_suffix(plot, ".svg")
+        options.check_suffix(kept, ".npz")
         config = recipes.load(recipe, overrides).config()
         samples = build.scaled(config, create("data", config.data, root(data)))
         owned = build.split(config, samples)
@@ -71,11 +71,6 @@ def split(
         if kept:
             save(owned, kept)
             click.echo(f"saved: {kept}")
-
-
-def _check_suffix(path: Path | None, suffix: str) -> None:
-    if path and path.suffix != suffix:
-        raise ValueError(f"{path} does not end in {suffix}: name the file to write so")
 
 
 def _picture(counts: list[list[int]]) -> str:

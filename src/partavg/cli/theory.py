@@ -75,12 +75,9 @@ def theory(
     """
     console = drive.console()
     with drive.bad_input(), drive.plain_warnings():
-        if kept and kept.suffix != ".json":  # before a file of another kind is overwritten
-            raise ValueError(f"{kept} does not end in .json: name the file to write so")
+        options.check_suffix(kept, ".json")
         found = recipes.load(recipe, overrides)
-        if scheme is None and (found.schemes or found.paper):
-            scheme = "partial"
-        config = comparing.configured(found, scheme) if scheme else found.config()
+        config = comparing.chosen(found, scheme)
         full: Dataset = create("data", config.data, root(data))
         budget = build.steps(config, full)
         if not 0 <= steps < budget:

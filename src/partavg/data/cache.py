@@ -10,6 +10,7 @@ from typing import Literal
 
 import torch
 
+from partavg.data.dataset import Dataset, Samples
 from partavg.data.source import Source, Tensors
 
 FOLDER = ".partavg"
@@ -37,6 +38,15 @@ def load(source: Source, root: Path) -> Tensors:
     tensors = layout.read(root)
     _write(path, fingerprint, tensors)
     return tensors
+
+
+def load_images(source: Source, root: Path, classes: int) -> Dataset:
+    """A dataset of images and labels, to train on and to test on."""
+    stored = load(source, root)
+    train, test = (
+        Samples(stored[f"{part}_images"], stored[f"{part}_labels"]) for part in ("train", "test")
+    )
+    return Dataset(train, test, classes)
 
 
 def state(source: Source, root: Path) -> State:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from partavg.data import cache, pickles
-from partavg.data.dataset import Dataset, Samples
+from partavg.data.dataset import Dataset
 from partavg.data.source import Download, Layout, Source, Tensors
 
 _FOLDER = "cifar-10-batches-py"
@@ -15,12 +15,7 @@ _TRAIN = [f"data_batch_{number}" for number in range(1, 6)]
 
 def load(root: Path) -> Dataset:
     """Images [n, 3, 32, 32] of bytes, and 10 classes."""
-    stored = cache.load(SOURCE, root)
-    return Dataset(
-        train=Samples(stored["train_images"], stored["train_labels"]),
-        test=Samples(stored["test_images"], stored["test_labels"]),
-        classes=10,
-    )
+    return cache.load_images(SOURCE, root, classes=10)
 
 
 def _read(root: Path) -> Tensors:

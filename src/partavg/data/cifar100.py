@@ -6,18 +6,13 @@ import numpy as np
 import torch
 
 from partavg.data import cache, pickles
-from partavg.data.dataset import Dataset, Samples
+from partavg.data.dataset import Dataset
 from partavg.data.source import Download, Layout, Source, Tensors
 
 
 def load(root: Path) -> Dataset:
     """Images [n, 3, 32, 32] of bytes, and 100 classes: the fine labels."""
-    stored = cache.load(SOURCE, root)
-    return Dataset(
-        train=Samples(stored["train_images"], stored["train_labels"]),
-        test=Samples(stored["test_images"], stored["test_labels"]),
-        classes=100,
-    )
+    return cache.load_images(SOURCE, root, classes=100)
 
 
 def _read_pickles(root: Path) -> Tensors:

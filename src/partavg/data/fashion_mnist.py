@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from partavg.data import cache
-from partavg.data.dataset import Dataset, Samples
+from partavg.data.dataset import Dataset
 from partavg.data.source import Download, Layout, Source, Tensors
 
 _FOLDER = "FashionMNIST/raw"
@@ -42,12 +42,7 @@ _PLAIN: dict[str, str | None] = {
 
 def load(root: Path) -> Dataset:
     """Images [n, 1, 28, 28] of bytes, and 10 classes."""
-    stored = cache.load(SOURCE, root)
-    return Dataset(
-        train=Samples(stored["train_images"], stored["train_labels"]),
-        test=Samples(stored["test_images"], stored["test_labels"]),
-        classes=10,
-    )
+    return cache.load_images(SOURCE, root, classes=10)
 
 
 def _read_packed(root: Path) -> Tensors:

@@ -6,7 +6,7 @@ import torch
 import triton
 from torch import Tensor
 
-from partavg.engines.fused import conv_cuda, kernels
+from partavg.engines.fused import conv_cuda, conv_kernels
 from partavg.engines.fused.launch import launch
 
 Pair = tuple[int, int]
@@ -209,7 +209,7 @@ def _run(
     block_p = 128 if pixels >= 128 else 64
     large = inputs >= 64 and outputs >= 64
     launch(
-        kernels.conv,
+        conv_kernels.conv,
         (triton.cdiv(pixels, block_p), triton.cdiv(outputs, block_k), workers),
         (x, packed, x if bias is None else bias, x if added is None else added, y),
         {
@@ -265,7 +265,7 @@ def _weight_gradient(x: Tensor, grad: Tensor, packed: Tensor, stride: int, paddi
         (splits, workers, outputs, inputs, high, wide), dtype=torch.float32, device=x.device
     )
     launch(
-        kernels.conv_weight,
+        conv_kernels.conv_weight,
         (tiles, splits, workers),
         (x, grad, out),
         {

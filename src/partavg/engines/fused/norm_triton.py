@@ -6,7 +6,7 @@ import torch
 import triton
 from torch import Tensor
 
-from partavg.engines.fused import kernels
+from partavg.engines.fused import norm_kernels
 from partavg.engines.fused.launch import launch
 
 _TILE = 4096  # elements that a program holds at a time
@@ -37,13 +37,15 @@ class Norm(torch.autograd.Function):
         residual = None if residual is None else last(residual)
         shape = _Shape(x)
         partial = shape.partial(x)
-        launch(kernels.norm_statistics, shape.grid, (x, partial), shape.sizes, **shape.constants)
+        launch(
+            norm_kernels.norm_statistics, shape.grid, (x, partial), shape.sizes, **shape.constants
+        )
         y = torch.empty_like(x)
         mean, rstd = torch.empty(
             (2, len(x), shape.channels), dtype=torch.float32, device=x.device
         ).unbind()
         launch(
-            kernels.norm_apply,
+            norm_kernels.norm_apply,
             shape.grid,
             (
                 x,
@@ -100,12 +102,12 @@ class Norm(torch.autograd.Function):
             "RELU": ctx.relu,
             **shape.constants,
         }
-        launch(kernels.norm_reduce, shape.grid, given, sizes, **constants)
+        launch(norm_kernels.norm_reduce, shape.grid, given, sizes, **constants)
         dx = torch.empty_like(x)
         added = torch.empty_like(x) if ctx.added else None
         dweight, dbias = torch.empty((2, *mean.shape), dtype=mean.dtype, device=x.device).unbind()
         launch(
-            kernels.norm_backward,
+            norm_kernels.norm_backward,
             shape.grid,
             (*given, dx, dx if added is None else added, dweight, dbias),
             {**sizes, "tiles": shape.tiles},
