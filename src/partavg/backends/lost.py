@@ -67,7 +67,8 @@ class RollCall:
     def of(cls, group: ProcessGroup | None = None, patience: float = 5.0) -> "RollCall":
         """The roll call of a process group of torch.distributed; all its ranks must take part."""
         name = (group or distributed.group.WORLD).group_name  # type: ignore[union-attr]
-        store = PrefixStore(f"partavg/roll/{name}", _get_default_store())
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # the store outlives restarts
+        store = PrefixStore(f"partavg/roll/{name}/{attempt}", _get_default_store())
         rank, size = distributed.get_rank(group), distributed.get_world_size(group)
         return cls(store, rank, size, patience=patience)
 
@@ -87,8 +88,7 @@ class RollCall:
     def close(self) -> None:
         """Answer no more."""
         self._closed.set()
-        if self._thread is not threading.current_thread():
-            self._thread.join()
+        self._thread.join()
 
     def __enter__(self) -> "RollCall":
         return self

@@ -1,6 +1,6 @@
 """From policies, as a user names them, to what the training loop needs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from partavg.core.pace import Pace
-from partavg.core.participation import Participation
+from partavg.core.participation import Participation, Swap
 from partavg.core.partition import PARTITIONS, Partition, Span, follow
 from partavg.core.plan import Plan
 from partavg.core.schedule import Schedule
@@ -34,6 +34,8 @@ class Planner:
     pace: Pace | None
     delay: int
     seed: int
+    rows: slice
+    swap: Swap
 
     def __call__(self, schedule: Schedule) -> Plan:
         """A plan; a delay that does not fit a shorter interval is shortened."""
@@ -49,6 +51,8 @@ class Planner:
             self.participation,
             self.pace,
             min(self.delay, schedule.interval - 1),
+            self.rows,
+            self.swap,
         )
 
 
@@ -61,10 +65,13 @@ def shares_of(policy: str, split: Sequence[Tensor]) -> Float[Tensor, "m"]:
     return shares / shares.sum()
 
 
-def kept(participation: Participation, solver: Solver, workers: Workers) -> tuple[str, ...]:
-    """What clients keep for themselves when they are not active."""
+def kept(
+    participation: Participation, solver: Solver, workers: Workers, shared: Collection[str]
+) -> tuple[str, ...]:
+    """What clients keep for themselves when they are not active, never what all workers share."""
     if participation.redistribution == "none":
-        return workers.row_names
+        common = {f"memory.{name}" for name in shared}
+        return tuple(name for name in workers.row_names if name not in common)
     return tuple(f"memory.{name}" for name in per_client(solver))
 
 
