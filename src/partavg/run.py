@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from partavg import build, checkpoint
-from partavg.backends.team import Solo, Team
+from partavg.backends.team import Solo, Team, check_same
 from partavg.config import Config
 from partavg.core.loop import Record
 from partavg.data.dataset import Dataset
 from partavg.folder import Row, RunFolder, write_json
 from partavg.measure import Meter, due, finite
+from partavg.tables import settings
 
 
 class Diverged(RuntimeError):
@@ -44,6 +45,7 @@ class Run:
         self.folder = folder
         self.team = team or Solo()
         self._writes = self.team.rank == 0
+        _check_same(self.team, config, data)
         resuming, config = self.team.first(lambda: _found(folder, config, resume, force))
         device = build.device(config, self.team)
         self.steps = build.steps(config, data)
@@ -64,6 +66,11 @@ class Run:
         if resuming:
             self._restore()
         self.team.first(lambda: self._write_start(resuming))
+
+    @property
+    def workers(self) -> int:
+        """Workers that train at a time, in all processes."""
+        return self._simulation.active
 
     @property
     def step(self) -> int:
@@ -103,9 +110,9 @@ class Run:
 
     def _write_start(self, resuming: bool) -> None:
         if not resuming:
-            self.folder.write_start(self.config, self.engine_reason)
+            self.folder.write_start(self.config, self.engine_reason, self.team.size)
         elif not self.folder.environment_path.exists():  # killed right after the config was written
-            self.folder.write_environment(self.config, self.engine_reason)
+            self.folder.write_environment(self.config, self.engine_reason, self.team.size)
 
     def _restore(self) -> None:
         saved: Row = {}
@@ -195,6 +202,14 @@ def _found(folder: RunFolder, config: Config, resume: bool, force: bool) -> tupl
     folder.check_free(resume=resume, force=force)
     resuming = resume and folder.exists
     return resuming, folder.stored_config(config) if resuming else config
+
+
+def _check_same(team: Team, config: Config, data: Dataset) -> None:
+    """Raise a ValueError if processes were started with other recipes or other data."""
+    told = team.each(settings(config))
+    for key in {key: None for one in told for key in one}:
+        check_same(f"{key} =", [one.get(key) for one in told])
+    check_same("training samples:", team.each(len(data.train.targets)))
 
 
 def _named(device: torch.device, team: Team) -> str:

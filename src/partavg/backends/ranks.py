@@ -15,7 +15,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from partavg.backends.bank import Homes
 from partavg.backends.lost import RollCall
-from partavg.backends.team import Value, shares
+from partavg.backends.team import Value, check_same, shares
 from partavg.core.average import Arriving
 from partavg.core.participation import Swap
 
@@ -65,6 +65,7 @@ class Ranks:
         )
         told = {"torch": torch.__version__, "partavg": version("partavg"), **(facts or {})}
         self.roll = RollCall(PrefixStore("roll", store), rank, size, facts=told)
+        self.machines = len({facts["host"] for facts in self.roll.facts})
         self._when = "at the start"
         self._worked, self._since = 0.0, perf_counter()
 
@@ -112,10 +113,6 @@ class Ranks:
     def each(self, value: Value) -> list[Value]:
         """The small values of all ranks."""
         return self._agree(value)
-
-    def same(self, what: str, value: str) -> None:
-        """Raise a ValueError in all ranks if one of them has another value."""
-        check_same(what, self.each(value))
 
     def values(self, own: Float[Tensor, "_"], count: int) -> Float[Tensor, "m"]:
         """A number per worker, from the ranks that hold them to all."""
@@ -181,9 +178,9 @@ class Ranks:
         """The numbers of every rank: one for each of its workers, and so many more."""
         lengths = [held.stop - held.start + extra for held in shares(count, self.size)]
         message = torch.nn.functional.pad(own, (0, max(lengths) - len(own)))
-        every = message.new_empty(self.size, max(lengths))
+        every = [torch.empty_like(message) for _ in lengths]
         with self.waiting():
-            distributed.all_gather_into_tensor(every, message)
+            distributed.all_gather(every, message)
         return [row[:length] for row, length in zip(every, lengths, strict=True)]
 
 
@@ -208,16 +205,6 @@ class _Sum:
             return message
 
         return arrived
-
-
-def check_same(what: str, values: Sequence[str]) -> None:
-    """Raise a ValueError that names the first rank whose value differs, and both values."""
-    for rank, value in enumerate(values):
-        if value != values[0]:
-            raise Agreed(
-                f"rank {rank} has {what} {value}, rank 0 has {values[0]}: "
-                f"start all ranks with the same"
-            )
 
 
 def connect() -> tuple[Ranks, Store]:

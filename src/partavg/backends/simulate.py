@@ -161,6 +161,11 @@ class Simulation:
             self.workers.notes["sizes"] = list(self.partition.sizes)
 
     @property
+    def active(self) -> int:
+        """Workers that train at a time, here and elsewhere."""
+        return self._count
+
+    @property
     def schedule(self) -> Schedule:
         """The schedule, as it is now."""
         return self._plan.schedule

@@ -21,6 +21,7 @@ class Team(Protocol):
     size: int
     local_rank: int
     """Among the processes of this machine."""
+    machines: int
     asks: Callable[[], bool]
     """Whether this process is asked to stop; a caller may set it."""
 
@@ -92,10 +93,20 @@ def share(team: Team, workers: int) -> slice:
     return shares(workers, team.size)[team.rank]
 
 
+def check_same(what: str, values: Sequence[object]) -> None:
+    """Raise a ValueError that names the first rank whose value differs, and both values."""
+    for rank, value in enumerate(values):
+        if value != values[0]:
+            raise ValueError(
+                f"rank {rank} has {what} {value}, rank 0 has {values[0]}: "
+                f"start all ranks with the same"
+            )
+
+
 class Solo:
     """The Team of one process."""
 
-    rank, size, local_rank = 0, 1, 0
+    rank, size, local_rank, machines = 0, 1, 0, 1
     reduce = Alone()
     seconds: Sequence[float] = ()
 
