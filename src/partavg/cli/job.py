@@ -62,7 +62,8 @@ class Job:
         """The words that start such a job."""
         if self._store is None:
             return ["partavg", *words]
-        machines, each = os.environ.get("GROUP_WORLD_SIZE", "1"), os.environ["LOCAL_WORLD_SIZE"]
+        machines = os.environ.get("GROUP_WORLD_SIZE", "1")
+        each = os.environ.get("LOCAL_WORLD_SIZE", str(self.team.size))
         several = ["--nnodes", machines] if machines != "1" else []
         return ["torchrun", *several, "--nproc-per-node", each, "-m", "partavg", *words]
 
