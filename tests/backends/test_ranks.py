@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tests.ranks import together
+from tests.team import together
 from torch import Tensor, nn
 from torch.nn import functional as F
 
