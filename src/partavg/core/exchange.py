@@ -74,10 +74,15 @@ def arrive_(workers: Workers, plan: Plan, solver: Solver, *, at_once: bool = Fal
             del workers.pending[part]
 
 
-def settle_(workers: Workers, plan: Plan, solver: Solver, reduce: Reduce = alone) -> None:
-    """Average all that was not averaged after the last step: then all workers are the same."""
+def settle_(
+    workers: Workers, plan: Plan, solver: Solver, reduce: Reduce = alone, *, all_parts: bool = False
+) -> None:
+    """Average all that was not averaged after the last step: then all workers are the same.
+
+    Where averaging leaves workers apart, the parts averaged after the last step must be again.
+    """
     arrive_(workers, plan, solver, at_once=True)
-    due = _just_averaged(workers, reduce)
+    due = [] if all_parts else _just_averaged(workers, reduce)
     known = {span for part in due for span in plan.buffer_parts[part]}
     before = workers.bytes
     for part in range(len(plan.partition.parts)):
