@@ -19,6 +19,7 @@ from partavg.backends.distributed.link import AllReduce, Link, Machines
 from partavg.backends.distributed.local import on_top_of
 from partavg.backends.distributed.row import ModuleRow
 from partavg.backends.distributed.wire import WIRES, Compressed
+from partavg.backends.lost import RollCall
 from partavg.backends.planner import Planner, check_recut
 from partavg.core.adapt import Adapt
 from partavg.core.partition import Partition
@@ -88,7 +89,8 @@ def attach(
     link, inside = _links(groups, group, wire, share)
     _start_alike(model, groups)
     course = Course(schedule, adapt, replace(planner, share=share))
-    return Averager(row, optimizer, course, own, link, inside)
+    rolls = [RollCall.of(peers) for peers in groups]
+    return Averager(row, optimizer, course, own, link, inside, rolls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +174,9 @@ def _links(
 ) -> tuple[Link, AllReduce | None]:
     """How averages are made, and those inside a machine."""
     if isinstance(group, DeviceMesh):
-        return Machines(group), AllReduce(groups[1])
+        inside = AllReduce(groups[1])
+        inside.register.strict = False  # other machines must hear of it too, from the link between
+        return Machines(group), inside
     codec = WIRES[wire]
     if not groups:
         return Link(), None

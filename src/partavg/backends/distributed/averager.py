@@ -1,7 +1,7 @@
 """Partial averaging in a user's own training loop."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import count
 from types import TracebackType
 from typing import Any, Self
@@ -21,6 +21,7 @@ from partavg.backends.distributed.local import (
     without_outer,
 )
 from partavg.backends.distributed.row import ModuleRow, flat
+from partavg.backends.lost import RollCall
 from partavg.core.average import collect, deliver_, reduced
 from partavg.core.exchange import arrive_, average_, settle_
 from partavg.core.partition import Partition
@@ -44,9 +45,10 @@ class Averager:
         solver: Solver,
         link: Link,
         inside: AllReduce | None = None,
+        rolls: Sequence[RollCall] = (),
     ) -> None:
         self._row, self._optimizer, self._course = row, optimizer, course
-        self._solver, self._link, self._inside = solver, link, inside
+        self._solver, self._link, self._inside, self._rolls = solver, link, inside, rolls
         self._loss: Tensor | None = None
         course.prepare_(row)
         self._hooks: list[RemovableHandle] = []
@@ -112,6 +114,8 @@ class Averager:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
+        for roll in self._rolls:
+            roll.close()
 
     def state_dict(self) -> dict[str, Any]:
         """All that a checkpoint needs beside the model and the optimizer; each rank has its own."""
@@ -127,6 +131,10 @@ class Averager:
     def steps(self) -> int:
         """Steps taken so far."""
         return self._row.step
+
+    @steps.setter
+    def steps(self, steps: int) -> None:
+        self._row.step = steps
 
     @property
     def bytes(self) -> int:
@@ -168,14 +176,18 @@ class Averager:
     @contextmanager
     def _talking(self, *, leaving: bool = False) -> Iterator[None]:
         """Messages say where this rank is; one that is lost meanwhile is named."""
+        step = self._row.step
         for link in filter(None, (self._inside, self._link)):
-            link.at(self._row.step, leaving=leaving)
-        yield
+            link.at(step, leaving=leaving)
+        with ExitStack() as stack:
+            for roll in self._rolls:
+                stack.enter_context(roll.naming_lost(f"after step {step}"))
+            yield
 
     def _meet(self) -> None:
         """Send what the next step would, to no effect: a rank that trains on hears of it."""
         if self._inside:
-            self._mean_inside(0)
+            self._mean_inside(0)  # the ranks of a machine are the same already
         plan = self._course.plan
         part = next(part for step in count(self._row.step + 1) for part in plan.schedule(step))
         spans = plan.partition.parts[part]
@@ -196,6 +208,8 @@ class Averager:
         if self._inside:
             for part in range(self.schedule.parts):
                 self._mean_inside(part)
+            for register in self._link.registers:
+                register.blame = self._inside.register.blame
 
     def _mean_inside(self, part: int) -> None:
         assert self._inside

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from partavg.backends.distributed.link import AllReduce
-from partavg.backends.distributed.roll import Entry
+from partavg.backends.distributed.register import Entry
 from partavg.core.average import Arriving
 
 _BLOCK = 256  # numbers that share a scale
@@ -86,7 +86,7 @@ class Compressed(AllReduce):
 
     def __call__(self, message: Float[Tensor, "_"], key: int | None = None) -> Arriving:
         """Send from the thread."""
-        own = self.roll.sign_(message).clone()  # here, for it says where this rank is now
+        own = self.register.sign_(message).clone()  # here, for it says where this rank is now
         return self._thread.submit(self._sum, message, own, key).result
 
     def state(self) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class Compressed(AllReduce):
         packed = self._codec.pack(shares)
         self._late[key] = change - self._unpacked(packed, change.dtype).flatten()[: len(change)]
         mine, entries = self._deal(packed, own)
-        self.roll.check(entries)
+        self.register.check(entries)
 
         part = self._unpacked(mine, change.dtype).sum(0, keepdim=True)
         part += self._late_sum.get(key, 0)
