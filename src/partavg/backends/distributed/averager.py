@@ -75,7 +75,7 @@ class Averager:
     @torch.no_grad()
     def step(self) -> None:
         """Average what is due after a step; an optimizer given to `attach` calls it."""
-        row, plan = self._row, self._course.plan
+        row = self._row
         rate = rate_of(self._optimizer, self._solver)
         if corrects_after(self._solver):
             self._correct(torch.empty_like)
@@ -85,11 +85,13 @@ class Averager:
         row.lr_sum += rate
         with self._talking():
             self._average_inside()
-            for part in plan.schedule(row.step):
-                average_(row, part, plan, self._solver, self._link, delay=plan.delay)
-            if row.pending:
-                arrive_(row, plan, self._solver)
+            self._average_due()
             self._adapt(rate)
+
+    def join(self) -> None:
+        """Take part in what the others average just now; then go on from their step."""
+        with torch.no_grad():
+            self._average_due()
 
     def see(self, loss: Tensor | float) -> None:
         """Tell the loss of the step that comes, where the interval adapts to it."""
@@ -186,6 +188,8 @@ class Averager:
 
     def _meet(self) -> None:
         """Send what the next step would, to no effect: a rank that trains on hears of it."""
+        if not self._link.registers:
+            return
         if self._inside:
             self._mean_inside(0)  # the ranks of a machine are the same already
         plan = self._course.plan
@@ -202,6 +206,13 @@ class Averager:
             key=part,
         )
         arriving()
+
+    def _average_due(self) -> None:
+        row, plan = self._row, self._course.plan
+        for part in plan.schedule(row.step):
+            average_(row, part, plan, self._solver, self._link, delay=plan.delay)
+        if row.pending:
+            arrive_(row, plan, self._solver)
 
     def _average_inside(self) -> None:
         """Give all ranks of the machine the same model."""

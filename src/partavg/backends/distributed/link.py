@@ -22,7 +22,9 @@ class Link:
     messages = 0
     registers: Sequence[Register] = ()
 
-    def __call__(self, message: Float[Tensor, "_"], key: int | None = None) -> Arriving:
+    def __call__(
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+    ) -> Arriving:
         """Nobody adds anything."""
         self.count(message.nbytes)
         return lambda: message
@@ -54,7 +56,9 @@ class AllReduce(Link):
         self.registers = [self.register]
         self.room = self.register.room
 
-    def __call__(self, message: Float[Tensor, "_"], key: int | None = None) -> Arriving:
+    def __call__(
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+    ) -> Arriving:
         """Sign and send; what comes back is read when it is waited for."""
         self.register.sign_(message)
         return self.begin(message)
@@ -84,7 +88,9 @@ class Machines(Link):
         machine, self._own = mesh.get_local_rank(0), mesh.get_local_rank(1)
         self.registers = [Register(peers, machine) for peers in mesh.mesh.T.tolist()]
 
-    def __call__(self, message: Float[Tensor, "_"], key: int | None = None) -> Arriving:
+    def __call__(
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+    ) -> Arriving:
         """Send this rank's share; the others' are waited for with it."""
         register, ranks = self.registers[self._own], len(self.registers)
         width = -(-len(message) // ranks)

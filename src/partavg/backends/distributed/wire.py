@@ -69,7 +69,7 @@ class Compressed(AllReduce):
 
     Every rank sums its share of all messages, and sends the rounded sum back to all, so that they
     decode the same. What either rounding lost is added to the next message of the part. The first
-    message of a part goes in full, and so does a message without a key.
+    message of a part goes in full, and so does one without a key or that must be exact.
 
     A thread of its own sends, because there are two collectives to a message and the second must
     not wait for somebody to ask for the sum.
@@ -84,10 +84,12 @@ class Compressed(AllReduce):
         self._late: dict[int, Tensor] = {}
         self._late_sum: dict[int, Tensor] = {}
 
-    def __call__(self, message: Float[Tensor, "_"], key: int | None = None) -> Arriving:
+    def __call__(
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+    ) -> Arriving:
         """Send from the thread."""
         own = self.register.sign_(message).clone()  # here, for it says where this rank is now
-        return self._thread.submit(self._sum, message, own, key).result
+        return self._thread.submit(self._sum, message, own, None if exact else key).result
 
     def state(self) -> dict[str, Any]:
         """What the next messages depend on."""
