@@ -13,7 +13,7 @@ from torch.distributed import FileStore
 
 from partavg.backends.ranks import Ranks
 
-LIMIT = 100  # seconds
+LIMIT = 250  # seconds
 
 
 def together(size: int, folder: Path, work: Callable[..., Any], *arguments: Any) -> list[Any]:

@@ -192,7 +192,9 @@ class _Sum:
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
 
-    def __call__(self, message: Float[Tensor, "_"], key: int | None = None) -> Arriving:
+    def __call__(
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+    ) -> Arriving:
         """Begin to sum."""
         if not message.numel():
             return lambda: message

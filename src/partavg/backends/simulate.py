@@ -10,12 +10,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from partavg.backends.course import Course
 from partavg.backends.planner import (
     Bank,
     Buffers,
     Planner,
     Weights,
     bank_device,
+    check_recut,
     kept,
     shares_of,
 )
@@ -23,7 +25,6 @@ from partavg.backends.state import States, shared_names
 from partavg.backends.team import Solo, Team, share, shares
 from partavg.core import average
 from partavg.core.adapt import Adapt
-from partavg.core.exchange import settle_
 from partavg.core.loop import Batch, Record, Watch, train, unwatched
 from partavg.core.pace import Pace
 from partavg.core.participation import Participation
@@ -111,14 +112,11 @@ class Simulation:
             )
 
         check_delay(delay, schedule, buffers)
-        if adapt and not isinstance(partition, str):
-            raise ValueError(
-                "a schedule that adapts cuts the model anew: give the name of a partition, like "
-                "channel, and not a Partition"
-            )
+        check_recut(adapt, partition)
         self._count = participation.active if participation else len(split)
-        self._planner = Planner(
-            self._model,
+        planner = Planner(
+            self._model.params,
+            self._model.buffers,
             partition,
             buffers,
             shares_of(weights, split).to(self._device, self._model.dtype),
@@ -129,8 +127,7 @@ class Simulation:
             share(self._team, self._count),
             self._team.swap(len(split), self._count),
         )
-        self._given, self._adapt = schedule, adapt
-        self._plan = self._planner(adapt.first(schedule) if adapt else schedule)
+        self._course = Course(schedule, adapt, planner)
 
         start = self._model.start()
         self.engine = self._team.first(
@@ -156,9 +153,7 @@ class Simulation:
             names = kept(participation, self._solver, self.workers, shared)
             homes = shares(len(split), self._team.size)[self._team.rank]
             self.workers.keep(homes.stop - homes.start, names, bank_device(bank, self._device))
-        if adapt and adapt.measures:
-            self.workers.notes["apart"] = self.workers.steps.new_zeros(self.schedule.parts)
-            self.workers.notes["sizes"] = list(self.partition.sizes)
+        self._course.prepare_(self.workers)
 
     @property
     def active(self) -> int:
@@ -168,37 +163,36 @@ class Simulation:
     @property
     def schedule(self) -> Schedule:
         """The schedule, as it is now."""
-        return self._plan.schedule
+        return self._course.plan.schedule
 
     @property
     def partition(self) -> Partition:
         """The partition, as it is now."""
-        return self._plan.partition
+        return self._course.plan.partition
 
     def clients(self, step: int) -> Int[np.ndarray, "m"]:
         """The worker whose samples each row here reads at a step."""
-        participation = self._plan.participation
+        participation = self._course.plan.participation
         return self._here(participation(step) if participation else np.arange(self._count))
 
     def train(self, until: int, watch: Watch = unwatched) -> Iterator[Record]:
         """Train up to step `until`; yield a record after each iteration."""
-        while self.workers.step < until:
-            if self._adapt and self.schedule.cycle_ends(self.workers.step):
-                self._change(self._adapt)
+        workers, course, reduce = self.workers, self._course, self._team.reduce
+        while workers.step < until:
+            course.change_(workers, self._solver, self._lr(workers.step + 1), reduce)
             for record in train(
-                self.workers,
+                workers,
                 self._engine,
                 self._batch,
-                plan=self._plan,
+                plan=course.plan,
                 solver=self._solver,
                 lr=self._lr,
-                until=min(until, self._cycle_end()) if self._adapt else until,
-                reduce=self._team.reduce,
+                until=min(until, course.cycle_end(workers.step)) if course.adapt else until,
+                reduce=reduce,
                 watch=watch,
             ):
                 losses = self._team.ended(record.step, record.losses, self._count)
-                if self._adapt:
-                    self._adapt.see(self.workers.notes, self._all_weights @ losses, record.lr)
+                course.see(workers, self._all_weights @ losses, record.lr)
                 yield record._replace(losses=losses)
 
     def state(self) -> dict[str, Any]:
@@ -208,27 +202,7 @@ class Simulation:
     def load(self, saved: dict[str, Any] | None) -> None:
         """Go on from what `state()` was at some step; in a team the first process brings it."""
         self.workers.load_(self._states.deal(saved))
-        now = self.workers.notes.get("schedule")
-        first = self._adapt.first(self._given) if self._adapt else self._given
-        self._plan = self._planner(replace(self._given, **now) if now else first)
-
-    def _cycle_end(self) -> int:
-        """The step that ends the present cycle."""
-        gone = self.workers.step - self.schedule.start
-        return self.workers.step + self.schedule.interval - gone % self.schedule.interval
-
-    def _change(self, adapt: Adapt) -> None:
-        """Let another schedule follow where the policy says so."""
-        workers, step, now = self.workers, self.workers.step, self.schedule
-        follows = adapt.next(workers.notes, step, now, self._given, self._lr(step + 1))
-        if follows == now:
-            return
-        if (follows.interval, follows.parts) != (now.interval, now.parts):
-            settle_(workers, self._plan, self._solver, self._team.reduce)
-            workers.recut(follows.parts)
-        self._plan = self._planner(follows)
-        keys = ("interval", "parts", "start", "multiples")
-        workers.notes["schedule"] = {key: getattr(follows, key) for key in keys}
+        self._course.load(self.workers)
 
     def consensus(self) -> nn.Module:
         """A copy of the model that holds u, the average of all workers, in evaluation mode."""
@@ -282,16 +256,17 @@ class Simulation:
     @property
     def _weights(self) -> Tensor:
         """p_i of the workers here that took the last step."""
-        return self._plan.weights_at(max(1, self.workers.step))
+        return self._course.plan.weights_at(max(1, self.workers.step))
 
     @property
     def _all_weights(self) -> Tensor:
         """p_i of all workers that took the last step."""
-        return replace(self._plan, rows=slice(None)).weights_at(max(1, self.workers.step))
+        everybody = replace(self._course.plan, rows=slice(None))
+        return everybody.weights_at(max(1, self.workers.step))
 
     def _here(self, workers: Int[np.ndarray, "_"]) -> Int[np.ndarray, "_"]:
         """Of some value per worker, those of the workers held here."""
-        return workers[self._plan.rows]
+        return workers[self._course.plan.rows]
 
     def _evaluate(self, module: nn.Module, samples: tuple[Tensor, ...]) -> Counts:
         inputs, targets = (tensor.to(self._device) for tensor in samples)

@@ -24,7 +24,7 @@ def average_(
 ) -> None:
     """Average a part and the buffers that go with it now, or send it: the average arrives later.
 
-    A Reduce that rounds messages may not do so where the average is to be `exact`.
+    Where the average is to be `exact`, messages are not rounded.
     """
     spans = plan.partition.parts[part]
     buffer_spans = plan.buffer_parts[part] if buffers is None else buffers
@@ -38,7 +38,8 @@ def average_(
         sync=sync,
         weights=plan.weights_at(workers.step),
         reduce=reduce,
-        key=None if exact else part,
+        key=part,
+        exact=exact,
     )
     workers.bytes += sum(lengths) * workers.params.element_size()
     if "apart" in workers.notes:
@@ -74,10 +75,15 @@ def arrive_(workers: Workers, plan: Plan, solver: Solver, *, at_once: bool = Fal
             del workers.pending[part]
 
 
-def settle_(workers: Workers, plan: Plan, solver: Solver, reduce: Reduce = alone) -> None:
-    """Average all that was not averaged after the last step: then all workers are the same."""
+def settle_(
+    workers: Workers, plan: Plan, solver: Solver, reduce: Reduce = alone, *, all_parts: bool = False
+) -> None:
+    """Average all that was not averaged after the last step: then all workers are the same.
+
+    Where averaging leaves workers apart, the parts averaged after the last step must be again.
+    """
     arrive_(workers, plan, solver, at_once=True)
-    due = _just_averaged(workers, reduce)
+    due = [] if all_parts else _just_averaged(workers, reduce)
     known = {span for part in due for span in plan.buffer_parts[part]}
     before = workers.bytes
     for part in range(len(plan.partition.parts)):
