@@ -193,6 +193,8 @@ def device(config: Config, team: Team | None = None) -> torch.device:
     try:
         probe = torch.ones(1, device=name)
         probe.item()
+        if probe.is_cuda and team and team.size > 1:
+            torch.cuda.set_device(probe.device)  # kernels and collectives go there by default
         return probe.device
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]

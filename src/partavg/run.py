@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from partavg import build, checkpoint
-from partavg.backends.team import Solo, Team, check_same
+from partavg.backends.team import Solo, Team, check_same, shares
 from partavg.config import Config
 from partavg.core.loop import Record
 from partavg.data.dataset import Dataset
@@ -55,7 +55,7 @@ class Run:
         )
         engine = self._simulation.engine
         execution = replace(
-            config.engine, name=engine.name, chunk=engine.chunk, device=_named(device, self.team)
+            config.engine, name=engine.name, chunk=engine.chunk, device=_plain(device, self.team)
         )
         if engine.name == "fused":
             execution = replace(execution, precision=engine.precision)
@@ -183,11 +183,19 @@ class Run:
         if bool(finite.all()):
             return
         workers = finite.logical_not().nonzero().flatten().tolist()
-        names = ", ".join(map(str, workers[:5]))
+        names = ", ".join(map(self._named, workers[:5]))
         more = f" and {len(workers) - 5} more" if len(workers) > 5 else ""
         raise Diverged(
             f"{what} of worker {names}{more} is not finite at step {step}: {self._rescue()}"
         )
+
+    def _named(self, worker: int) -> str:
+        """A worker by its number, and where it is if there are several processes."""
+        if self.team.size == 1:
+            return str(worker)
+        dealt = shares(self.workers, self.team.size)
+        rank = next(rank for rank, share in enumerate(dealt) if worker < share.stop)
+        return f"{worker} (rank {rank})"
 
     def _rescue(self) -> str:
         saved = checkpoint.latest_step(self.folder.checkpoints)
@@ -212,7 +220,7 @@ def _check_same(team: Team, config: Config, data: Dataset) -> None:
     check_same("training samples:", team.each(len(data.train.targets)))
 
 
-def _named(device: torch.device, team: Team) -> str:
+def _plain(device: torch.device, team: Team) -> str:
     """A device as the recipe names it: each of several ranks has a GPU of its own number."""
     return str(device) if team.size == 1 else device.type
 

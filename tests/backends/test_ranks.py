@@ -1,10 +1,13 @@
 """Workers dealt over real processes do what they do in one."""
 
+import re
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
 import torch
+from tests import tasks
 from tests.team import together
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -17,6 +20,7 @@ from partavg.core.pace import Drawn, Fixed
 from partavg.core.participation import Participation
 from partavg.core.schedule import Schedule
 from partavg.data.split import dirichlet
+from partavg.run import Diverged
 from partavg.solvers import SOLVERS
 from partavg.solvers.scaffold import SCAFFOLD
 from partavg.solvers.sgd import SGD
@@ -163,13 +167,49 @@ def mistakes(team: Ranks) -> list[str]:
     return [fails(0), fails(1), fails(9), uneven("a"), uneven("ab"[team.rank // 2]), few]
 
 
-def everything(team: Ranks) -> dict[str, Any]:
-    return {"same": same_stories(team), "resumed": resumed(team), "mistakes": mistakes(team)}
+def diverged(team: Ranks, folder: Path) -> str:
+    """What is said of workers whose numbers are not finite any more."""
+    sections = {"training": {"workers": 5, "lr": 1e30}, "averaging": {"interval": 100}}
+    try:
+        for _ in tasks.run(folder, team=team, **sections):
+            pass
+    except Diverged as error:
+        return str(error)
+    return "nothing"
+
+
+def paces(team: Ranks) -> list[float]:
+    """How long each rank worked, where the second takes its time and all wait for it."""
+    losses = torch.zeros(1)
+    team.ended(1, losses, team.size)
+    sleep(0.3 if team.rank == 1 else 0.0)
+    team.ended(2, losses, team.size)
+    return list(team.seconds)
+
+
+def asked_to_stop(team: Ranks) -> list[bool]:
+    """Whether ranks stop: before and after one of them is asked."""
+    before = team.stopping
+    team.asks = lambda: team.rank == 2
+    team.ended(3, torch.zeros(1), team.size)
+    team.asks = lambda: False
+    return [before, team.stopping]
+
+
+def everything(team: Ranks, folder: Path) -> dict[str, Any]:
+    return {
+        "same": same_stories(team),
+        "resumed": resumed(team),
+        "mistakes": mistakes(team),
+        "diverged": diverged(team, folder),
+        "seconds": paces(team),
+        "stopping": asked_to_stop(team),
+    }
 
 
 @pytest.mark.timeout(300)
 def test_three_processes_do_what_one_does(tmp_path: Path) -> None:
-    first, *others = together(3, tmp_path, everything)
+    first, *others = together(3, tmp_path, everything, tmp_path / "run")
     assert first["same"].keys() == CASES.keys()
     assert {name: far for name, far in first["same"].items() if not far <= 1e-9} == {}
     assert {name: far for name, far in first["resumed"].items() if far} == {}
@@ -182,6 +222,10 @@ def test_three_processes_do_what_one_does(tmp_path: Path) -> None:
             "rank 2 has recipe b, rank 0 has a: start all ranks with the same",
             "3 ranks cannot share 2 active workers: start 2 at most",
         ]
+        assert told["stopping"] == [False, True]
+        assert told["seconds"][1] > 0.29 > max(told["seconds"][::2])
+        assert re.match(r"the loss of worker \d \(rank \d\)", told["diverged"])
+        assert told["diverged"] == first["diverged"]
 
 
 def test_shares_are_even_and_in_order() -> None:

@@ -55,6 +55,11 @@ class Ranks:
         self.stopping = False
         self.seconds: Sequence[float] = ()
         self.reduce = _Sum(self)
+        told = {"torch": torch.__version__, "partavg": version("partavg"), **(facts or {})}
+        self.roll = RollCall(PrefixStore("roll", store), rank, size, facts=told)
+        for what in ("torch", "partavg"):
+            check_same(what, [facts[what] for facts in self.roll.facts])
+        self.machines = len({facts["host"] for facts in self.roll.facts})
         gpus = torch.cuda.is_available() and distributed.is_nccl_available()
         distributed.init_process_group(
             "cpu:gloo,cuda:nccl" if gpus else "gloo",
@@ -63,9 +68,6 @@ class Ranks:
             world_size=size,
             timeout=timedelta(seconds=timeout),
         )
-        told = {"torch": torch.__version__, "partavg": version("partavg"), **(facts or {})}
-        self.roll = RollCall(PrefixStore("roll", store), rank, size, facts=told)
-        self.machines = len({facts["host"] for facts in self.roll.facts})
         self._when = "at the start"
         self._worked, self._since = 0.0, perf_counter()
 
@@ -216,11 +218,12 @@ def connect() -> tuple[Ranks, Store]:
     except ValueError:
         given = os.environ[TIMEOUT]
         raise ValueError(f"{TIMEOUT} = {given!r} is not a number: give seconds") from None
-    store, rank, size = next(rendezvous("env://"))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    # torch itself would find the addresses of ranks that are gone under the names of new ones.
-    own = PrefixStore(f"partavg/attempt/{attempt}", store)
-    ranks = Ranks(own, rank, size, timeout=timeout)
-    for what in ("torch", "partavg"):
-        check_same(what, [facts[what] for facts in ranks.roll.facts])
-    return ranks, store
+    try:
+        store, rank, size = next(rendezvous("env://", timeout=timedelta(seconds=timeout)))
+        # torch itself would find the addresses of ranks that are gone under the names of new ones.
+        own = PrefixStore(f"partavg/attempt/{attempt}", store)
+        return Ranks(own, rank, size, timeout=timeout), store
+    except distributed.DistError as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"not all ranks came within {timeout:g} s: {reason}") from None
