@@ -161,6 +161,8 @@ def test_a_process_alone_trains_as_ever_and_is_told_so() -> None:
                 optimizer.zero_grad()
                 module(torch.ones(1, 3)).sum().backward()
                 optimizer.step()
+        with pytest.raises(ValueError, match="averages after its steps already"):
+            averager.step()
     assert averager.steps == 5
     assert torch.equal(net.weight, other.weight)
     one.step()

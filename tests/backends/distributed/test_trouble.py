@@ -57,8 +57,12 @@ def other_model(rank: int) -> None:
 
 
 def other_torch(rank: int) -> None:
-    torch.__version__ = "9.9" if rank == 1 else torch.__version__  # type: ignore[assignment]
-    train(rank)
+    version = torch.__version__
+    try:
+        torch.__version__ = "9.9" if rank == 1 else "2.0"  # type: ignore[assignment]
+        train(rank)
+    finally:
+        torch.__version__ = version
 
 
 def bad_weight(rank: int) -> None:
@@ -69,6 +73,7 @@ def bad_weight(rank: int) -> None:
     ("function", "expected"),
     [
         (other_interval, "rank 1 has interval 8, rank 0 has 4: all ranks must have the same"),
+        (other_torch, "rank 1 has torch 9.9, rank 0 has 2.0: all ranks must have the same"),
         (other_model, "rank 2 has a model of 18 numbers"),
         (bad_weight, "rank 2 cannot start: weight -1.0 makes no sense: use a number above 0"),
     ],
@@ -153,9 +158,7 @@ def killed(rank: int) -> None:
 
 def test_a_rank_that_dies_is_named() -> None:
     with started(3) as ranks:
-        began = time.monotonic()
         answers = ranks.answers(killed)
-        assert time.monotonic() - began < 30
         pid = ranks.processes[1].pid
     assert answers[1] == (False, "gone")
     for rank in (0, 2):

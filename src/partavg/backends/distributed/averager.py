@@ -1,32 +1,34 @@
 """Partial averaging in a user's own training loop."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from types import TracebackType
 from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from partavg.backends.course import Course
 from partavg.backends.distributed.link import AllReduce, Link
 from partavg.backends.distributed.local import (
-    corrects_after,
+    correct_gradients_,
+    correct_parameters_,
     corrects_gradients,
+    corrects_parameters,
     keeps_apart,
     rate_of,
     without_outer,
 )
-from partavg.backends.distributed.row import ModuleRow, flat
+from partavg.backends.distributed.row import ModuleRow
 from partavg.backends.lost import RollCall
 from partavg.core.average import collect, deliver_, reduced
 from partavg.core.exchange import arrive_, average_, settle_
 from partavg.core.partition import Partition
 from partavg.core.schedule import Schedule
-from partavg.core.solver import Solver, Step
+from partavg.core.solver import Solver
 from partavg.solvers.sgd import SGD
 
 
@@ -72,13 +74,21 @@ class Averager:
         finally:
             self.detach()
 
-    @torch.no_grad()
     def step(self) -> None:
-        """Average what is due after a step; an optimizer given to `attach` calls it."""
+        """Average what is due after a step, for those who did not give `attach` the optimizer."""
+        if self._hooks:
+            raise ValueError(
+                "the optimizer that attach was given averages after its steps already: leave "
+                "averager.step() out, or attach without the optimizer"
+            )
+        self._step()
+
+    @torch.no_grad()
+    def _step(self) -> None:
         row = self._row
         rate = rate_of(self._optimizer, self._solver)
-        if corrects_after(self._solver):
-            self._correct(torch.empty_like)
+        if corrects_parameters(self._solver):
+            correct_parameters_(row, self._solver, rate)
         row.step += 1
         row.taken += 1
         row.steps += 1
@@ -160,20 +170,10 @@ class Averager:
 
     @torch.no_grad()
     def _before(self, *_: Any) -> None:
-        self._correct(_gradients)
+        correct_gradients_(self._row, self._solver, rate_of(self._optimizer, self._solver))
 
     def _after(self, *_: Any) -> None:
-        self.step()
-
-    def _correct(self, gradients: Callable[[nn.Parameter], Tensor]) -> None:
-        """Let the solver do its part of a step; the optimizer does the rest."""
-        row = self._row
-        now = Step(rate_of(self._optimizer, self._solver), row.taken + 1)
-        for parameter, (a, b) in row.parameters():
-            if parameter.grad is not None:
-                memory = {name: tensor[:, a:b] for name, tensor in row.memory.items()}
-                rows, grads = flat(parameter.detach()), flat(gradients(parameter))
-                self._solver.step_(rows[None], grads[None], memory, now)
+        self._step()
 
     @contextmanager
     def _talking(self, *, leaving: bool = False) -> Iterator[None]:
@@ -245,11 +245,3 @@ class Averager:
             self._course.see(self._row, reduced(self._link, own)[0], rate)
             self._loss = None
         self._course.change_(self._row, self._solver, rate, self._link)
-
-
-def _gradients(parameter: nn.Parameter) -> Tensor:
-    """The gradient, lying in memory as the parameter does."""
-    assert parameter.grad is not None
-    if parameter.grad.stride() != parameter.stride():
-        parameter.grad = torch.empty_like(parameter).copy_(parameter.grad)
-    return parameter.grad
