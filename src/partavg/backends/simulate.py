@@ -113,7 +113,8 @@ class Simulation:
 
         check_delay(delay, schedule, buffers)
         check_recut(adapt, partition)
-        self._count = participation.active if participation else len(split)
+        self.active = participation.active if participation else len(split)
+        """Workers that train at a time, in all processes."""
         planner = Planner(
             self._model.params,
             self._model.buffers,
@@ -124,8 +125,8 @@ class Simulation:
             pace,
             delay,
             seed,
-            share(self._team, self._count),
-            self._team.swap(len(split), self._count),
+            share(self._team, self.active),
+            self._team.swap(len(split), self.active),
         )
         self._course = Course(schedule, adapt, planner)
 
@@ -142,23 +143,18 @@ class Simulation:
             )
         )
         self._engine = self.engine.build(self._model)
-        rows = len(self._here(np.arange(self._count)))
+        rows = len(self._here(np.arange(self.active)))
         params, statistics = (row.expand(rows, -1).clone() for row in start)
         self.workers = Workers.start(
             params, statistics, self._model.params, self._solver, self.schedule.parts
         )
         shared = shared_names(self._solver, self._model.params, start[0])
-        self._states = States(self._team, self._count, len(split), shared)
+        self._states = States(self._team, self.active, len(split), shared)
         if participation and participation.moves:
             names = kept(participation, self._solver, self.workers, shared)
             homes = shares(len(split), self._team.size)[self._team.rank]
             self.workers.keep(homes.stop - homes.start, names, bank_device(bank, self._device))
         self._course.prepare_(self.workers)
-
-    @property
-    def active(self) -> int:
-        """Workers that train at a time, here and elsewhere."""
-        return self._count
 
     @property
     def schedule(self) -> Schedule:
@@ -173,7 +169,7 @@ class Simulation:
     def clients(self, step: int) -> Int[np.ndarray, "m"]:
         """The worker whose samples each row here reads at a step."""
         participation = self._course.plan.participation
-        return self._here(participation(step) if participation else np.arange(self._count))
+        return self._here(participation(step) if participation else np.arange(self.active))
 
     def train(self, until: int, watch: Watch = unwatched) -> Iterator[Record]:
         """Train up to step `until`; yield a record after each iteration."""
@@ -191,7 +187,7 @@ class Simulation:
                 reduce=reduce,
                 watch=watch,
             ):
-                losses = self._team.ended(record.step, record.losses, self._count)
+                losses = self._team.ended(record.step, record.losses, self.active)
                 course.see(workers, self._all_weights @ losses, record.lr)
                 yield record._replace(losses=losses)
 
@@ -233,7 +229,7 @@ class Simulation:
         self, samples: tuple[Tensor, Tensor], most: int | None = None
     ) -> list[Evaluation]:
         """Loss and accuracy of all workers' models, or of the first few."""
-        held = self._here(np.arange(self._count)[:most])
+        held = self._here(np.arange(self.active)[:most])
         own = [self.evaluate_worker(row, samples) for row in range(len(held))]
         return [found for some in self._team.each(own) for found in some]
 
@@ -251,7 +247,7 @@ class Simulation:
     def largest(self) -> Float[Tensor, "m"]:
         """The largest absolute parameter of each worker: finite if and only if all are."""
         norms = torch.linalg.vector_norm(self.workers.params, math.inf, dim=1)  # needs no memory
-        return self._team.values(norms, self._count)
+        return self._team.values(norms, self.active)
 
     @property
     def _weights(self) -> Tensor:
