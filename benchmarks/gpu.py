@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 import engines
 import partavg
-from partavg.core.average import alone, collect, deliver_
+from partavg.core.average import alone, collect, deliver_at_once_
 from partavg.core.partition import by_channel
 from partavg.core.solver import Sync
 from partavg.data.images import Images
@@ -140,7 +140,7 @@ def averaging() -> dict[str, Any]:
         totals = collect(
             rows, {}, empty, spans, (), solver=solver, sync=sync, weights=weights, reduce=alone
         )
-        deliver_([rows[:, a:b] for a, b in spans], totals, {}, spans, solver=solver, sync=sync)
+        deliver_at_once_(rows, empty, totals, spans, ())
 
     ours, theirs = timed(average, 30, 5), timed(lambda: target.copy_(source), 30, 5)
     share = median(theirs) / median(ours)

@@ -249,9 +249,15 @@ class Simulation:
     def _batch(self, step: int) -> Batch:
         participation = self._plan.participation
         active = participation(step) if participation else None
-        indices, keys = (tensor.to(self._device) for tensor in self._batches(step, active))
+        indices, keys = (self._sent(tensor) for tensor in self._batches(step, active))
         inputs, targets = self._samples
         return Batch(self._transform(inputs[indices], keys), targets[indices], keys)
+
+    def _sent(self, tensor: Tensor) -> Tensor:
+        """A tensor on the device, without waiting for what the device is at."""
+        if self._device.type != "cuda":
+            return tensor.to(self._device)
+        return tensor.pin_memory().to(self._device, non_blocking=True)
 
 
 def _as_stored(inputs: Tensor, keys: Tensor | None) -> Tensor:

@@ -7,7 +7,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from partavg.core.partition import Span
-from partavg.core.solver import Solver, State, Sync
+from partavg.core.solver import Solver, State, Sync, plain
+from partavg.kernels.backend import uses_triton
 
 Reduce = Callable[[Tensor], Tensor]
 """Sum over this process's workers [l] -> sum over all workers [l]: all that a backend adds."""
@@ -37,6 +38,8 @@ def collect(
     The workers' columns are views: where the message is the parameters themselves, only their
     weighted sum, one row, is new.
     """
+    if at_once(params, solver):
+        return _collect_at_once(params, buffers, spans, buffer_spans, weights, reduce)
     parts = [(params[:, a:b], {k: v[:, a:b] for k, v in state.items()}) for a, b in spans]
     encoded = [solver.encode(rows, memory, sync) for rows, memory in parts]
     encoded += [buffers[:, a:b] for a, b in buffer_spans]
@@ -61,6 +64,48 @@ def deliver_(
         solver.decode_(rows, total, {k: v[:, a:b] for k, v in state.items()}, sync)
     for rows, total in zip(columns[len(spans) :], totals[len(spans) :], strict=True):
         rows.copy_(total)
+
+
+def at_once(params: Float[Tensor, "m d"], solver: Solver) -> bool:
+    """Whether all spans of a part are averaged by one kernel: on a GPU, where nothing else is due.
+
+    There a kernel for each span would cost more than the sums.
+    """
+    return plain(solver) and params.dtype == torch.float32 and uses_triton(params)
+
+
+def deliver_at_once_(
+    params: Float[Tensor, "m d"],
+    buffers: Float[Tensor, "m b"],
+    totals: Sequence[Tensor],
+    spans: Sequence[Span],
+    buffer_spans: Sequence[Span],
+) -> None:
+    """Give the sums that `collect` made to all workers."""
+    from partavg.kernels.sums import spread_
+
+    spread_(params, totals[0], spans)  # they lie one after another
+    if buffer_spans:
+        spread_(buffers, totals[len(spans)], buffer_spans)
+
+
+def _collect_at_once(
+    params: Tensor,
+    buffers: Tensor,
+    spans: Sequence[Span],
+    buffer_spans: Sequence[Span],
+    weights: Tensor,
+    reduce: Reduce,
+) -> list[Tensor]:
+    """What `collect` does, in one kernel for the parameters and one for the buffers."""
+    from partavg.kernels.sums import weigh_
+
+    own, beside = ([b - a for a, b in some] for some in (spans, buffer_spans))
+    message = params.new_empty(sum(own) + sum(beside))
+    weigh_(message[: sum(own)], params, weights, spans)
+    if beside:
+        weigh_(message[sum(own) :], buffers, weights, buffer_spans)
+    return list(torch.split(reduce(message), own + beside))
 
 
 def consensus(

@@ -2,7 +2,15 @@
 
 from torch import Tensor, tensor
 
-from partavg.core.average import Reduce, alone, collect, deliver_, discrepancy
+from partavg.core.average import (
+    Reduce,
+    alone,
+    at_once,
+    collect,
+    deliver_,
+    deliver_at_once_,
+    discrepancy,
+)
 from partavg.core.participation import Participation
 from partavg.core.partition import Span
 from partavg.core.plan import Plan
@@ -40,6 +48,9 @@ def average_(
         workers.notes["apart"][part] = _discrepancy(workers, part, plan)
     workers.steps[:, part] = 0
     workers.lr_sum[:, part] = 0
+    if not delay and at_once(workers.params, solver):
+        deliver_at_once_(workers.params, workers.buffers, totals, spans, buffer_spans)
+        return
     columns = _columns(workers, spans, buffer_spans)
     if delay:
         workers.pending[part] = {

@@ -6,8 +6,8 @@ import torch
 import triton
 from torch import Tensor
 
-from partavg.engines.fused import conv_cuda, conv_kernels
-from partavg.engines.fused.launch import launch
+from partavg.engines.fused import conv_kernels
+from partavg.kernels.launch import launch
 
 Pair = tuple[int, int]
 
@@ -39,11 +39,6 @@ class Conv(torch.autograd.Function):
         x = last(x)
         ctx.set_materialize_grads(False)
         ctx.stride, ctx.padding, ctx.bias = stride, padding, bias is not None
-        ctx.small = bias is None and conv_cuda.usable(x, weight, stride, padding)
-        if ctx.small:
-            ctx.save_for_backward(x, weight)
-            y = conv_cuda.convolve(x, conv_cuda.packed(weight), flip=False)
-            return y.permute(0, 1, 4, 2, 3), x.permute(0, 1, 4, 2, 3)
         ctx.large = _large(x, weight)
         if ctx.large:
             low = weight.detach().to(x.dtype, memory_format=torch.preserve_format)
@@ -74,9 +69,6 @@ class Conv(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor, added: Tensor | None) -> Any:
         grad = last(grad)
-        if ctx.small:
-            x, weight = ctx.saved_tensors
-            return *_small_gradients(x, weight, grad, added), None, None, None
         if ctx.large:
             return *_large_gradients(ctx, grad, added), None, None
         x, packed = ctx.saved_tensors
@@ -138,15 +130,6 @@ def _large_gradients(
         return None, dweight, dbias
     moved = dx.permute(0, 1, 4, 2, 3)
     return moved if added is None else moved.add_(added), dweight, dbias
-
-
-def _small_gradients(
-    x: Tensor, weight: Tensor, grad: Tensor, added: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    across = conv_cuda.packed(weight.transpose(1, 2))
-    other = None if added is None else last(added)
-    dx = conv_cuda.convolve(grad, across, other, flip=True)
-    return dx.permute(0, 1, 4, 2, 3), conv_cuda.weight_gradient(x, grad)
 
 
 def _input_gradient(

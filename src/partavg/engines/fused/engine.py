@@ -9,14 +9,14 @@ from torch.func import vmap
 from torch.utils import _pytree as pytree
 
 from partavg.core.loop import Batch, Gradients
-from partavg.engines.fused.backend import lacks, uses_triton
 from partavg.engines.fused.graph import Recorded
-from partavg.engines.fused.launch import rehearsed
 from partavg.engines.fused.precision import Exactness, Precision, compute_dtype
 from partavg.engines.fused.program import Program, Uncovered
 from partavg.engines.fused.rows import Rows
 from partavg.engines.model import RowModel
 from partavg.engines.pieces import pieces
+from partavg.kernels.backend import lacks, uses_triton
+from partavg.kernels.launch import rehearsed
 
 
 class Fused:

@@ -28,6 +28,13 @@ def launch(
         kernel[grid](*tensors, **sizes, **constants)
 
 
+def remembered(key: object, compile: Callable[[], object]) -> bool:
+    """Whether a kernel of another kind is only to be compiled, together with the others."""
+    if _collected:
+        _collected[-1][key] = compile
+    return bool(_collected)
+
+
 @contextmanager
 def rehearsed() -> Iterator[None]:
     """Start no kernel inside, and compile all of them at the end; what is computed is void.

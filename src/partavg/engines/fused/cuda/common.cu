@@ -1,0 +1,37 @@
+// What the kernels share. A tile is IMAGES x ROWS x GW pixels of one worker's images, [n, h, w, c] in
+// bf16. Its inputs lie in shared memory with a rim of one pixel. 16 neighbors of a row, a strip, are
+// one operand of a matrix product; where rows have 8 pixels, those of two images are neighbors.
+
+#define PITCH (C + 8)  // of a pixel in shared memory, so that eight of them lie in different banks
+#define RIM ((ROWS - 1) * STRIDE + 3)
+#define SPAN ((GW - 1) * STRIDE + 3)
+#define TILE (IMAGES * RIM * SPAN * PITCH)
+#define PER_ROW (GW >= 16 ? GW / 16 : 1)
+#define STRIPS (IMAGES * GW / 16)
+#define PIXELS (IMAGES * ROWS * GW)
+#define BANDS (GH / ROWS)
+#define PARTS (GIVEN / 8 > 0 ? GIVEN / 8 : 1)  // copies of a pixel; 4 channels are one copy of 8 bytes
+
+__device__ __forceinline__ int image_of(int strip, int p) {
+  return GW >= 16 ? strip / PER_ROW : strip * (16 / GW) + p / GW;
+}
+__device__ __forceinline__ int column_of(int strip, int p) {
+  return GW >= 16 ? strip % PER_ROW * 16 + p : p % GW;
+}
+__device__ __forceinline__ float low(u32 both) { return __uint_as_float(both << 16); }
+__device__ __forceinline__ float high(u32 both) { return __uint_as_float(both & 0xffff0000u); }
+
+// Begins to copy the inputs of tile t of a worker's `count` images, zeros where there are none.
+__device__ __forceinline__ void load_rimmed(u16* tile, const u16* x, int t, int count) {
+  const int first = t / BANDS * IMAGES, top = t % BANDS * ROWS * STRIDE - 1;
+#pragma unroll 4
+  for (int i = threadIdx.x; i < IMAGES * RIM * SPAN * PARTS; i += THREADS) {
+    const int part = i % PARTS, q = i / PARTS;
+    const int column = q % SPAN - 1, row = top + q / SPAN % RIM, image = first + q / (SPAN * RIM);
+    const bool inside = row >= 0 && row < GH * STRIDE && column >= 0 && column < GW * STRIDE
+                        && image < count;
+    const u16* from = x + ((image * GH * STRIDE + row) * GW * STRIDE + column) * GIVEN + part * 8;
+    if (GIVEN < 8) copy8(tile + q * PITCH, inside ? from : x, inside);
+    else copy16(tile + q * PITCH + part * 8, inside ? from : x, inside);
+  }
+}

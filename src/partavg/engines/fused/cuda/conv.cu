@@ -1,0 +1,191 @@
+// Convolutions with 3 x 3 taps or one: C channels to K. UP is the input gradient of stride 2, where
+// each pixel of a tile becomes four. SUMS 1 also measures the outputs, for the BatchNorm after it;
+// SUMS 2 is the gradient of what a BatchNorm and a ReLU gave, sent back through the ReLU and added up.
+
+#define SETS (UP ? 4 : 1)              // outputs of a pixel
+#define NT (K / 8 / WN)                // tiles of 8 outputs of a warp
+#define VEC (NT >= 4 ? 4 : 2)          // of them a lane holds 2 * VEC outputs side by side
+#define STEPS ((RW - 1) * STRIDE + 3)  // rows that a warp reads
+#define HELD (C == 16)                 // all weights in registers, otherwise in shared memory
+#define GROUPS (STRIPS * (ROWS / RW))  // warps side by side along the pixels
+#define OWN (NT * 2)                   // outputs of a lane
+
+// Where a tap reads the rimmed tile, and which of a pixel's outputs it adds to.
+__device__ constexpr int tap_row(int t) { return UP ? (t / 3 == 0 ? 2 : 1) : t / 3; }
+__device__ constexpr int tap_column(int t) { return UP ? (t % 3 == 0 ? 2 : 1) : t % 3; }
+__device__ constexpr int tap_set(int t) { return UP ? (t / 3 != 1) * 2 + (t % 3 != 1) : 0; }
+__device__ constexpr bool uses(int t, int row, int column) {
+  return (TAPS == 9 || t == 4) && tap_column(t) == column && row >= tap_row(t)
+         && (row - tap_row(t)) % STRIDE == 0 && (row - tap_row(t)) / STRIDE < RW;
+}
+__device__ constexpr bool used(int row, int column) {
+  for (int t = 0; t < 9; t++) if (uses(t, row, column)) return true;
+  return false;
+}
+
+struct alignas(4 * VEC) Vector { u32 both[VEC]; };
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv(
+    const u16* x, const uint4* weight, const u16* added, const u16* before, const u16* after,
+    const float* mean, const float* rstd, const float* gamma, const float* beta, u16* y,
+    float* partial, int count, int each, int apart) {
+  extern __shared__ uint4 memory[];
+  u16* tiles = (u16*)memory;
+  uint4* own = memory + 2 * TILE / 8;
+  float* norm = (float*)(own + (HELD ? 0 : 9 * C * K / 8));
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int worker = blockIdx.y, side = warp % WN, group = warp / WN;
+  const int strip = group % STRIPS, row0 = group / STRIPS * RW;
+  const int all = (count + IMAGES - 1) / IMAGES * BANDS;
+  const int begin = blockIdx.x * each, end = begin + each < all ? begin + each : all;
+  x += (size_t)worker * count * GH * GW * STRIDE * STRIDE * GIVEN;
+  weight += (size_t)worker * 9 * C * K / 8;
+  const size_t outputs = (size_t)worker * count * GH * GW * SETS * K;
+  y += outputs, added += outputs, before += outputs, after += outputs;
+
+  if (GIVEN < 8)
+    for (int i = threadIdx.x; i < 2 * TILE / 8; i += THREADS) memory[i] = make_uint4(0, 0, 0, 0);
+  if (GIVEN < 8) __syncthreads();
+  if (!HELD)
+    for (int i = threadIdx.x + (TAPS == 9 ? 0 : C * K / 2); i < (TAPS == 9 ? 9 : 5) * C * K / 8; i += THREADS)
+      copy16((u16*)(own + i), (const u16*)(weight + i), true);
+  load_rimmed(tiles, x, begin, count);
+  commit();
+  uint4 held[HELD ? 9 : 1][NT / 2];
+  if (HELD)
+#pragma unroll
+    for (int t = 0; t < 9; t++)
+#pragma unroll
+      for (int n = 0; n < NT / 2; n++)
+        if (TAPS == 9 || t == 4) held[HELD ? t : 0][n] = weight[(t * (K / 16) + side * NT / 2 + n) * 32 + lane];
+  if (SUMS == 2)
+    for (int k = threadIdx.x; k < K; k += THREADS) {
+      const float factor = rstd[worker * K + k] * gamma[worker * apart + k];
+      norm[k] = mean[worker * K + k];
+      norm[K + k] = factor;
+      norm[2 * K + k] = beta[worker * apart + k] - mean[worker * K + k] * factor;
+    }
+  float total[OWN] = {}, along[OWN] = {};
+
+  for (int t = begin; t < end; t++) {
+    if (t + 1 < end) load_rimmed(tiles + (t + 1 - begin) % 2 * TILE, x, t + 1, count);
+    commit();
+    wait_all_but_one();
+    __syncthreads();
+    float sums[RW][SETS][NT][4];
+#pragma unroll
+    for (int i = 0; i < RW * SETS * NT * 4; i++) (&sums[0][0][0][0])[i] = 0;
+    const u16* from = tiles + (t - begin) % 2 * TILE + lane / 16 * 8
+        + ((image_of(strip, lane % 16) * RIM + row0 * STRIDE) * SPAN
+           + column_of(strip, lane % 16) * STRIDE) * PITCH;
+#pragma unroll
+    for (int c = 0; c < C / 16; c++)
+#pragma unroll
+      for (int column = 0; column < 3; column++) {
+        uint4 b[9][NT / 2];
+#pragma unroll
+        for (int tap = 0; tap < 9; tap++)
+#pragma unroll
+          for (int n = 0; n < NT / 2; n++)
+            if ((TAPS == 9 || tap == 4) && tap_column(tap) == column)
+              b[tap][n] = HELD ? held[HELD ? tap : 0][n]
+                               : own[((tap * (C / 16) + c) * (K / 16) + side * NT / 2 + n) * 32 + lane];
+#pragma unroll
+        for (int row = 0; row < STEPS; row++) {
+          if (!used(row, column)) continue;
+          u32 a[4];
+          read4(a, from, (row * SPAN + column) * PITCH + c * 16);
+#pragma unroll
+          for (int tap = 0; tap < 9; tap++)
+            if (uses(tap, row, column)) {
+              float (*into)[4] = sums[(row - tap_row(tap)) / STRIDE][tap_set(tap)];
+#pragma unroll
+              for (int n = 0; n < NT / 2; n++) {
+                multiply(into[2 * n], a, b[tap][n].x, b[tap][n].y);
+                multiply(into[2 * n + 1], a, b[tap][n].z, b[tap][n].w);
+              }
+            }
+        }
+      }
+    __syncthreads();
+
+    const int first = t / BANDS * IMAGES, top = t % BANDS * ROWS + row0;
+#pragma unroll
+    for (int j = 0; j < NT / VEC; j++) {
+      const int k = side * NT * 8 + j * 8 * VEC + lane % 4 * 2 * VEC;
+      float center[2 * VEC], factor[2 * VEC], shift[2 * VEC];
+      if (SUMS == 2)
+#pragma unroll
+        for (int i = 0; i < 2 * VEC; i++)
+          center[i] = norm[k + i], factor[i] = norm[K + k + i], shift[i] = norm[2 * K + k + i];
+#pragma unroll
+      for (int m = 0; m < RW * SETS * 2; m++) {
+        const int half = m % 2, set = m / 2 % SETS, row = m / 2 / SETS;
+        const int p = half * 8 + lane / 4, image = first + image_of(strip, p);
+        if (image >= count) continue;
+        const int column = column_of(strip, p);
+        const int place = UP ? (image * GH * 2 + 2 * (top + row) + set / 2) * GW * 2 + 2 * column + set % 2
+                             : (image * GH + top + row) * GW + column;
+        const size_t at = (size_t)place * K + k;
+        Vector other, past, active, out;
+        if (ADD) other = *(const Vector*)(added + at);
+        if (SUMS == 2) past = *(const Vector*)(before + at);
+        if (SUMS == 2 && RESIDUAL) active = *(const Vector*)(after + at);
+#pragma unroll
+        for (int i = 0; i < VEC; i++) {
+          float one = sums[row][set][j * VEC + i][2 * half];
+          float two = sums[row][set][j * VEC + i][2 * half + 1];
+          if (ADD) one += low(other.both[i]), two += high(other.both[i]);
+          if (SUMS == 2 && RESIDUAL) {
+            one = low(active.both[i]) > 0 ? one : 0;
+            two = high(active.both[i]) > 0 ? two : 0;
+          } else if (SUMS == 2 && RELU) {
+            one = low(past.both[i]) * factor[2 * i] + shift[2 * i] > 0 ? one : 0;
+            two = high(past.both[i]) * factor[2 * i + 1] + shift[2 * i + 1] > 0 ? two : 0;
+          }
+          out.both[i] = round2(one, two);
+          if (SUMS) {
+            one = low(out.both[i]), two = high(out.both[i]);
+            total[j * 2 * VEC + 2 * i] += one;
+            total[j * 2 * VEC + 2 * i + 1] += two;
+            along[j * 2 * VEC + 2 * i] += one * (SUMS == 1 ? one : low(past.both[i]) - center[2 * i]);
+            along[j * 2 * VEC + 2 * i + 1] +=
+                two * (SUMS == 1 ? two : high(past.both[i]) - center[2 * i + 1]);
+          }
+        }
+        *(Vector*)(y + at) = out;
+      }
+    }
+  }
+  if (!SUMS) return;
+  float* found = (float*)memory;  // [2][groups][K]
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < OWN; i++) {
+#pragma unroll
+    for (int across = 4; across < 32; across *= 2) {
+      total[i] += __shfl_xor_sync(0xffffffffu, total[i], across);
+      along[i] += __shfl_xor_sync(0xffffffffu, along[i], across);
+    }
+    if (lane < 4) {
+      const int k = side * NT * 8 + i / (2 * VEC) * 8 * VEC + lane * 2 * VEC + i % (2 * VEC);
+      found[group * K + k] = total[i];
+      found[(GROUPS + group) * K + k] = along[i];
+    }
+  }
+  __syncthreads();
+  partial += ((size_t)worker * gridDim.x + blockIdx.x) * 2 * K;
+  for (int k = threadIdx.x; k < K; k += THREADS) {
+    float one = 0, two = 0;
+    for (int g = 0; g < GROUPS; g++) one += found[g * K + k], two += found[(GROUPS + g) * K + k];
+    if (SUMS == 1) {  // mean and squared deviations
+      const int left = (count * GH * GW - begin * PIXELS) * SETS;
+      const float size = left < each * PIXELS * SETS ? left : each * PIXELS * SETS;
+      partial[k] = one / size;
+      partial[K + k] = fmaxf(two - one * one / size, 0.0f);
+    } else {
+      partial[k] = one;
+      partial[K + k] = two * rstd[worker * K + k];
+    }
+  }
+}
