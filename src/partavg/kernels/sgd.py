@@ -39,7 +39,7 @@ def step_(
 
 @triton.jit(do_not_specialize=["width", "stride", "beside", "lr", "momentum", "decay"])
 def _step(
-    params,
+    weights,
     grads,
     velocity,
     width,
@@ -56,10 +56,10 @@ def _step(
     j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = j < width
     place = row * stride + j
-    x = tl.load(params + place, mask=mask)
+    x = tl.load(weights + place, mask=mask)
     way = tl.load(grads + row * beside + j, mask=mask) + decay * x
     if MOMENTUM:
         fast = momentum * tl.load(velocity + place, mask=mask) + way
         tl.store(velocity + place, fast, mask=mask)
         way = way + momentum * fast if NESTEROV else fast
-    tl.store(params + place, x - lr * way, mask=mask)
+    tl.store(weights + place, x - lr * way, mask=mask)

@@ -73,7 +73,7 @@ class Tiling(NamedTuple):
         own = {**self._asdict(), "IMAGES": self.images, "ROWS": self.rows}
         return tuple({**own, **more}.items())
 
-    def forward(self) -> dict[str, int]:
+    def forward(self, *, gated: bool = False) -> dict[str, int]:
         """How the kernel for outputs, or for input gradients, is cut, and its shared memory."""
         sides = self.K // 16 if self.STRIDE == 2 or self.UP else max(1, self.K // 32)
         each = 2 if self.UP else 4
@@ -81,7 +81,8 @@ class Tiling(NamedTuple):
         weights = 0 if self.C == 16 else 9 * self.C * self.K * 2
         memory = 2 * self.tile + weights + 12 * self.K
         blocks = max(1, min(_MOST // (memory + 1024), 512 // threads))
-        return {"WN": sides, "RW": each, "THREADS": threads, "BLOCKS": blocks, "memory": memory}
+        cut = {"WN": sides, "RW": each, "THREADS": threads, "BLOCKS": blocks, "EARLY": 0}
+        return {**cut, "memory": memory}
 
     def weight(self) -> dict[str, int]:
         """The same for the kernel for weights."""
@@ -149,10 +150,7 @@ def transposed(own: Tiling) -> Tiling:
 def pack(weight: Tensor, own: Tiling) -> tuple[Tensor, Tensor]:
     """Weights [m, k, c, r, s] as warps multiply them, ahead and for input gradients."""
     both = weight.new_empty(2, len(weight), 9 * own.C * own.K, dtype=torch.bfloat16)
-    vec, vec_back = (
-        4 if tiling.K // 8 // tiling.forward()["WN"] >= 4 else 2
-        for tiling in (own, transposed(own))
-    )
+    vec, vec_back = (tiling.K // 8 // tiling.forward()["WN"] for tiling in (own, transposed(own)))
     constants = own.constants(VEC=vec, VEC_BACK=vec_back, FLIP=own.STRIDE == 1, THREADS=256)
     memory = 16 * own.C * (own.TAPS + 1) * 4
     grid = own.K // 16, len(weight)
@@ -187,12 +185,12 @@ def _convolve(
     workers, count = x.shape[:2]
     scale = 2 if own.UP else 1
     y = x.new_empty(workers, count, own.GH * scale, own.GW * scale, own.K)
-    cut = own.forward()
+    cut = own.forward(gated=gate is not None)
     each = _each(own.tiles(count), workers, cut["BLOCKS"], x.device)
     splits = -(-own.tiles(count) // each)
     partial = torch.empty((workers, splits, 2, own.K), device=x.device)
     constants = own.constants(
-        **{name: cut[name] for name in ("WN", "RW", "THREADS", "BLOCKS")},
+        **{name: cut[name] for name in ("WN", "RW", "THREADS", "BLOCKS", "EARLY")},
         ADD=added is not None,
         SUMS=2 if gate else int(measured),
         RESIDUAL=gate is not None and gate.added and gate.relu,
@@ -220,14 +218,6 @@ def weight_gradient(x: Tensor, grad: Tensor, own: Tiling) -> Tensor:
     arguments = [x, grad, out, count, each, workers]
     _start("weight", constants, cut["memory"], (splits, workers), arguments)
     return out[0] if splits == 1 else out.sum(0)
-
-
-def images(x: Tensor) -> Tensor:
-    """Images [m, n, c, h, w] of up to 4 channels as [m, n, h, w, 4] in bf16."""
-    m, n, c, h, w = x.shape
-    y = x.new_zeros((m, n, h, w, 4), dtype=torch.bfloat16)
-    y[..., :c] = x.permute(0, 1, 3, 4, 2)
-    return y
 
 
 def _each(tiles: int, workers: int, blocks: int, device: torch.device) -> int:

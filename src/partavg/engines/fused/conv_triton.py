@@ -24,6 +24,16 @@ def last(x: Tensor) -> Tensor:
     return x.permute(0, 1, 3, 4, 2).contiguous()
 
 
+def images(x: Tensor) -> Tensor:
+    """Images [m, n, c, h, w] of up to 4 channels as [m, n, h, w, 4]."""
+    workers, count, channels, height, width = x.shape
+    y = x.new_empty(workers, count, height, width, 4)
+    sizes = {"channels": channels, "pixels": height * width}
+    grid = triton.cdiv(height * width, 1024), workers * count
+    launch(conv_kernels.pixels_first, grid, (x.contiguous(), y), sizes, BLOCK=1024)
+    return y
+
+
 def precision() -> str:
     """What products of float32 numbers are rounded to, as for torch's own convolutions."""
     return "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"

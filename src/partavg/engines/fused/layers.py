@@ -9,6 +9,7 @@ from torch.func import vmap
 from torch.nn import functional as F
 
 from partavg.engines.fused import convolution, lstm, norm
+from partavg.engines.fused.product import Product
 from partavg.engines.fused.rows import Rows
 
 
@@ -97,8 +98,7 @@ def _linear(layer: Any, rows: Rows, name: str, x: Tensor) -> Tensor:
     weight, bias = rows.maybe(name, "weight"), rows.maybe(name, "bias")
     assert weight is not None
     flat = x.reshape(len(x), -1, x.shape[-1])
-    low = rows.cast(weight).transpose(1, 2)
-    y = torch.bmm(flat, low)
+    y: Tensor = Product.apply(flat, weight)  # type: ignore[no-untyped-call]
     if bias is not None:
         y = y + rows.cast(bias)[:, None]
     return y.view(*x.shape[:-1], weight.shape[1])

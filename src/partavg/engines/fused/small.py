@@ -7,6 +7,7 @@ from torch import Tensor
 
 from partavg.engines.fused import conv_cuda
 from partavg.engines.fused.conv_cuda import Gate, Tiling
+from partavg.engines.fused.conv_triton import images
 from partavg.engines.fused.norm_triton import Measured, Running, gradient, last, measure, normalize
 
 Found = tuple[Tensor, Tensor, Tensor, int]
@@ -42,7 +43,7 @@ class Conv(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, own: Tiling) -> Found:
         ctx.set_materialize_grads(False)
-        rows = conv_cuda.images(x) if own.GIVEN < own.C else last(x)
+        rows = images(x) if own.GIVEN < own.C else last(x)
         ahead, back = conv_cuda.pack(weight, own)
         y, pieces, pixels = conv_cuda.convolve(rows, ahead, own)
         ctx.own = own

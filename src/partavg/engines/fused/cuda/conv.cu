@@ -4,11 +4,11 @@
 
 #define SETS (UP ? 4 : 1)              // outputs of a pixel
 #define NT (K / 8 / WN)                // tiles of 8 outputs of a warp
-#define VEC (NT >= 4 ? 4 : 2)          // of them a lane holds 2 * VEC outputs side by side
 #define STEPS ((RW - 1) * STRIDE + 3)  // rows that a warp reads
 #define HELD (C == 16)                 // all weights in registers, otherwise in shared memory
 #define GROUPS (STRIPS * (ROWS / RW))  // warps side by side along the pixels
-#define OWN (NT * 2)                   // outputs of a lane
+#define OWN (NT * 2)                   // outputs of a lane, side by side
+#define PLACES (RW * SETS * 2)         // pixels of a lane
 
 // Where a tap reads the rimmed tile, and which of a pixel's outputs it adds to.
 __device__ constexpr int tap_row(int t) { return UP ? (t / 3 == 0 ? 2 : 1) : t / 3; }
@@ -23,7 +23,26 @@ __device__ constexpr bool used(int row, int column) {
   return false;
 }
 
-struct alignas(4 * VEC) Vector { u32 both[VEC]; };
+#if NT == 4
+union Vector { uint4 whole; u32 both[4]; };
+#else
+union Vector { uint2 whole; u32 both[2]; };
+#endif
+
+__device__ __forceinline__ Vector read(const u16* at) {
+  Vector found;
+  found.whole = ((const Vector*)at)->whole;
+  return found;
+}
+
+// Where the m-th pixel of a lane has its outputs.
+__device__ __forceinline__ size_t place_of(int m, int strip, int first, int top, int lane) {
+  const int p = m % 2 * 8 + lane / 4, set = m / 2 % SETS, row = top + m / 2 / SETS;
+  const int image = first + image_of(strip, p), column = column_of(strip, p);
+  const int pixel = UP ? (image * GH * 2 + 2 * row + set / 2) * GW * 2 + 2 * column + set % 2
+                       : (image * GH + row) * GW + column;
+  return (size_t)pixel * K;
+}
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv(
     const u16* x, const uint4* weight, const u16* added, const u16* before, const u16* after,
@@ -75,6 +94,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv(
     float sums[RW][SETS][NT][4];
 #pragma unroll
     for (int i = 0; i < RW * SETS * NT * 4; i++) (&sums[0][0][0][0])[i] = 0;
+    const int first = t / BANDS * IMAGES, top = t % BANDS * ROWS + row0;
+    Vector other[PLACES], past[PLACES], active[PLACES];
+    if (EARLY)  // on their way while the products are computed
+#pragma unroll
+      for (int m = 0; m < PLACES; m++) {
+        if (first + image_of(strip, m % 2 * 8 + lane / 4) >= count) continue;
+        const size_t at = place_of(m, strip, first, top, lane) + side * NT * 8 + lane % 4 * 2 * NT;
+        if (ADD) other[m] = read(added + at);
+        if (SUMS == 2) past[m] = read(before + at);
+        if (SUMS == 2 && RESIDUAL) active[m] = read(after + at);
+      }
     const u16* from = tiles + (t - begin) % 2 * TILE + lane / 16 * 8
         + ((image_of(strip, lane % 16) * RIM + row0 * STRIDE) * SPAN
            + column_of(strip, lane % 16) * STRIDE) * PITCH;
@@ -109,51 +139,45 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv(
       }
     __syncthreads();
 
-    const int first = t / BANDS * IMAGES, top = t % BANDS * ROWS + row0;
-#pragma unroll
-    for (int j = 0; j < NT / VEC; j++) {
-      const int k = side * NT * 8 + j * 8 * VEC + lane % 4 * 2 * VEC;
-      float center[2 * VEC], factor[2 * VEC], shift[2 * VEC];
+    const int k = side * NT * 8 + lane % 4 * 2 * NT;
+    {
+      float center[2 * NT], factor[2 * NT], shift[2 * NT];
       if (SUMS == 2)
 #pragma unroll
-        for (int i = 0; i < 2 * VEC; i++)
+        for (int i = 0; i < 2 * NT; i++)
           center[i] = norm[k + i], factor[i] = norm[K + k + i], shift[i] = norm[2 * K + k + i];
 #pragma unroll
-      for (int m = 0; m < RW * SETS * 2; m++) {
-        const int half = m % 2, set = m / 2 % SETS, row = m / 2 / SETS;
-        const int p = half * 8 + lane / 4, image = first + image_of(strip, p);
-        if (image >= count) continue;
-        const int column = column_of(strip, p);
-        const int place = UP ? (image * GH * 2 + 2 * (top + row) + set / 2) * GW * 2 + 2 * column + set % 2
-                             : (image * GH + top + row) * GW + column;
-        const size_t at = (size_t)place * K + k;
-        Vector other, past, active, out;
-        if (ADD) other = *(const Vector*)(added + at);
-        if (SUMS == 2) past = *(const Vector*)(before + at);
-        if (SUMS == 2 && RESIDUAL) active = *(const Vector*)(after + at);
+      for (int m = 0; m < PLACES; m++) {
+        if (first + image_of(strip, m % 2 * 8 + lane / 4) >= count) continue;
+        const size_t at = place_of(m, strip, first, top, lane) + k;
+        if (!EARLY) {
+          if (ADD) other[m] = read(added + at);
+          if (SUMS == 2) past[m] = read(before + at);
+          if (SUMS == 2 && RESIDUAL) active[m] = read(after + at);
+        }
+        Vector out;
 #pragma unroll
-        for (int i = 0; i < VEC; i++) {
-          float one = sums[row][set][j * VEC + i][2 * half];
-          float two = sums[row][set][j * VEC + i][2 * half + 1];
-          if (ADD) one += low(other.both[i]), two += high(other.both[i]);
+        for (int i = 0; i < NT; i++) {
+          float one = sums[m / 2 / SETS][m / 2 % SETS][i][m % 2 * 2];
+          float two = sums[m / 2 / SETS][m / 2 % SETS][i][m % 2 * 2 + 1];
+          if (ADD) one += low(other[m].both[i]), two += high(other[m].both[i]);
           if (SUMS == 2 && RESIDUAL) {
-            one = low(active.both[i]) > 0 ? one : 0;
-            two = high(active.both[i]) > 0 ? two : 0;
+            one = low(active[m].both[i]) > 0 ? one : 0;
+            two = high(active[m].both[i]) > 0 ? two : 0;
           } else if (SUMS == 2 && RELU) {
-            one = low(past.both[i]) * factor[2 * i] + shift[2 * i] > 0 ? one : 0;
-            two = high(past.both[i]) * factor[2 * i + 1] + shift[2 * i + 1] > 0 ? two : 0;
+            one = low(past[m].both[i]) * factor[2 * i] + shift[2 * i] > 0 ? one : 0;
+            two = high(past[m].both[i]) * factor[2 * i + 1] + shift[2 * i + 1] > 0 ? two : 0;
           }
           out.both[i] = round2(one, two);
           if (SUMS) {
             one = low(out.both[i]), two = high(out.both[i]);
-            total[j * 2 * VEC + 2 * i] += one;
-            total[j * 2 * VEC + 2 * i + 1] += two;
-            along[j * 2 * VEC + 2 * i] += one * (SUMS == 1 ? one : low(past.both[i]) - center[2 * i]);
-            along[j * 2 * VEC + 2 * i + 1] +=
-                two * (SUMS == 1 ? two : high(past.both[i]) - center[2 * i + 1]);
+            total[2 * i] += one;
+            total[2 * i + 1] += two;
+            along[2 * i] += one * (SUMS == 1 ? one : low(past[m].both[i]) - center[2 * i]);
+            along[2 * i + 1] += two * (SUMS == 1 ? two : high(past[m].both[i]) - center[2 * i + 1]);
           }
         }
-        *(Vector*)(y + at) = out;
+        ((Vector*)(y + at))->whole = out.whole;
       }
     }
   }
@@ -168,7 +192,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv(
       along[i] += __shfl_xor_sync(0xffffffffu, along[i], across);
     }
     if (lane < 4) {
-      const int k = side * NT * 8 + i / (2 * VEC) * 8 * VEC + lane * 2 * VEC + i % (2 * VEC);
+      const int k = side * NT * 8 + lane * 2 * NT + i;
       found[group * K + k] = total[i];
       found[(GROUPS + group) * K + k] = along[i];
     }
