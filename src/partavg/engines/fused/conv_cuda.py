@@ -81,8 +81,10 @@ class Tiling(NamedTuple):
         weights = 0 if self.C == 16 else 9 * self.C * self.K * 2
         memory = 2 * self.tile + weights + 12 * self.K
         blocks = max(1, min(_MOST // (memory + 1024), 512 // threads))
-        cut = {"WN": sides, "RW": each, "THREADS": threads, "BLOCKS": blocks, "EARLY": 0}
-        return {**cut, "memory": memory}
+        if gated:  # registers for what is on its way
+            blocks = max(1, min(blocks, (384 if self.K // 8 // sides == 2 else 256) // threads))
+        cut = {"WN": sides, "RW": each, "THREADS": threads, "BLOCKS": blocks}
+        return {**cut, "EARLY": int(gated), "memory": memory}
 
     def weight(self) -> dict[str, int]:
         """The same for the kernel for weights."""

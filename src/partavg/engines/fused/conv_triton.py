@@ -83,7 +83,7 @@ class Conv(torch.autograd.Function):
             return *_large_gradients(ctx, grad, added), None, None
         x, packed = ctx.saved_tensors
         dx = _input_gradient(grad, packed, x, added, ctx) if ctx.needs_input_grad[0] else None
-        dweight = _weight_gradient(x, grad, packed, ctx.stride, ctx.padding)
+        dweight = weight_gradient(x, grad, packed.shape[1:3], ctx.stride, ctx.padding)
         dbias = grad.sum((1, 2, 3), dtype=torch.float32) if ctx.bias else None
         return None if dx is None else dx.permute(0, 1, 4, 2, 3), dweight, dbias, None, None
 
@@ -242,9 +242,10 @@ def _run(
     )
 
 
-def _weight_gradient(x: Tensor, grad: Tensor, packed: Tensor, stride: int, padding: Pair) -> Tensor:
+def weight_gradient(x: Tensor, grad: Tensor, taps: Any, stride: int, padding: Pair) -> Tensor:
+    """[m, k, c, r, s] from x [m, n, h, w, c] and the outputs' gradient [m, n, h, w, k]."""
     workers, count, height, width, inputs = x.shape
-    high, wide = packed.shape[1:3]
+    high, wide = taps
     rows, columns, outputs = grad.shape[2:]
     pixels = count * rows * columns
     block_q = min(64, triton.next_power_of_2(max(16, wide * inputs)))

@@ -54,7 +54,11 @@ def conv2d(
 ) -> Convolved:
     """Convolve x [m, n, c, h, w] with the weights [m, k, c / groups, r, s] of each worker."""
     if uses_triton(x):
+        from partavg.engines.fused import wide
         from partavg.engines.fused.conv_triton import Conv, usable
+
+        if groups == 1 and wide.usable(x.movedim(2, -1), weight, stride, padding, dilation):
+            return Convolved(*wide.Conv.apply(x, weight, bias))  # type: ignore[no-untyped-call]
 
         if usable(x, weight, stride, dilation, groups):
             both = Conv.apply(x, weight, bias, stride[0], padding)  # type: ignore[no-untyped-call]

@@ -15,6 +15,7 @@ from partavg.engines.fused.program import Program, Uncovered
 from partavg.engines.fused.rows import Rows
 from partavg.engines.model import RowModel
 from partavg.engines.pieces import pieces
+from partavg.kernels.aside import join
 from partavg.kernels.backend import lacks, uses_triton
 from partavg.kernels.launch import rehearsed
 
@@ -97,6 +98,7 @@ class Fused:
         grads = torch.autograd.grad(
             losses.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True
         )
+        join(self._device)
         if self._ticks is not None:
             buffers += self._ticks
         return losses.detach(), list(grads)

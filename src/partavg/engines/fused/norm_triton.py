@@ -10,8 +10,6 @@ from partavg.engines.fused import norm_kernels
 from partavg.kernels.launch import launch
 
 _TILE = 4096  # elements that a program holds at a time
-_PROGRAMS = 128  # for a worker, where nothing is added up
-_WARPS = 4
 SPLITS = 32
 """Pieces of a worker's pixels that are added up in the end, at most: a power of 2."""
 
@@ -101,7 +99,7 @@ def normalize(
     relu: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """relu(norm(x) + residual), the mean and 1 / deviation [m, c]; updates running statistics."""
-    shape = _Shape(x, _PROGRAMS)
+    shape = _Shape(x)
     y = torch.empty_like(x)
     mean, rstd = torch.empty(
         (2, len(x), shape.channels), dtype=torch.float32, device=x.device
@@ -134,7 +132,6 @@ def normalize(
         RUNNING=running is not None,
         RESIDUAL=residual is not None,
         RELU=relu,
-        num_warps=_WARPS,
         **shape.constants,
     )
     return y, mean, rstd
@@ -157,7 +154,7 @@ def gradient(
 
     With neither an addition nor a ReLU, `grad` is that of the normalized x itself.
     """
-    shape = _Shape(x, _PROGRAMS)
+    shape = _Shape(x)
     dx = torch.empty_like(x)
     dresidual = torch.empty_like(x) if added else None
     dweight, dbias = torch.empty((2, *mean.shape), dtype=mean.dtype, device=x.device).unbind()
@@ -181,7 +178,6 @@ def gradient(
         AFFINE=weight is not None,
         RESIDUAL=added,
         RELU=relu,
-        num_warps=_WARPS,
         **shape.constants,
     )
     return (dx, dresidual, dweight, dbias) if weight is not None else (dx, dresidual, None, None)
@@ -204,12 +200,12 @@ def _given(
 class _Shape:
     """How the pixels and channels of one worker are divided among programs."""
 
-    def __init__(self, x: Tensor, programs: int = SPLITS) -> None:
+    def __init__(self, x: Tensor) -> None:
         self.channels = x.shape[-1]
         self.pixels = x[0].numel() // self.channels
         self.bc = min(128, int(triton.next_power_of_2(self.channels)))
         self.bp = max(1, _TILE // self.bc)
-        self.per = max(self.bp, self.bp * triton.cdiv(self.pixels, self.bp * programs))
+        self.per = max(self.bp, self.bp * triton.cdiv(self.pixels, self.bp * SPLITS))
         self.tiles = triton.cdiv(self.pixels, self.per)
         self.grid = self.tiles, triton.cdiv(self.channels, self.bc), len(x)
         self.sizes = {"pixels": self.pixels, "PER": self.per}

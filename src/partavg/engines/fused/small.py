@@ -9,6 +9,7 @@ from partavg.engines.fused import conv_cuda
 from partavg.engines.fused.conv_cuda import Gate, Tiling
 from partavg.engines.fused.conv_triton import images
 from partavg.engines.fused.norm_triton import Measured, Running, gradient, last, measure, normalize
+from partavg.kernels.aside import aside
 
 Found = tuple[Tensor, Tensor, Tensor, int]
 """Outputs; inputs, for others to use; the outputs' statistics in pieces; pixels of a piece."""
@@ -55,11 +56,13 @@ class Conv(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, added: Tensor | None, *none: Any) -> Any:
         x, back = ctx.saved_tensors
         grad = last(grad)
+        with aside(grad, x):
+            dweight = conv_cuda.weight_gradient(x, grad, ctx.own)
         dx = None
         if ctx.needs_input_grad[0]:
             other = None if added is None else last(added)
             dx = conv_cuda.input_gradient(grad, back, ctx.own, other, None)[0].movedim(-1, 2)
-        return dx, conv_cuda.weight_gradient(x, grad, ctx.own), None
+        return dx, dweight, None
 
 
 class NormConv(torch.autograd.Function):
@@ -102,7 +105,8 @@ class NormConv(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, added: Tensor | None, *none: Any) -> Any:
         x, z, mean, rstd, back = ctx.saved_tensors
         grad = last(grad)
-        dweight = conv_cuda.weight_gradient(z, grad, ctx.own)
+        with aside(grad, z):
+            dweight = conv_cuda.weight_gradient(z, grad, ctx.own)
         other = None if added is None else last(added)
         weight, bias = ctx.affine
         gate = Gate(x, z, mean, rstd, weight, bias, ctx.added, ctx.relu)

@@ -21,17 +21,26 @@ __device__ __forceinline__ int column_of(int strip, int p) {
 __device__ __forceinline__ float low(u32 both) { return __uint_as_float(both << 16); }
 __device__ __forceinline__ float high(u32 both) { return __uint_as_float(both & 0xffff0000u); }
 
-// Begins to copy the inputs of tile t of a worker's `count` images, zeros where there are none.
+// Begins to copy the inputs of tile t of a worker's `count` images, zeros where there are none. A
+// tile is as wide as its images: the rim's columns are zero from the start and stay so, and pixels
+// one after another in a tile are so in memory, too.
 __device__ __forceinline__ void load_rimmed(u16* tile, const u16* x, int t, int count) {
   const int first = t / BANDS * IMAGES, top = t % BANDS * ROWS * STRIDE - 1;
-#pragma unroll 4
-  for (int i = threadIdx.x; i < IMAGES * RIM * SPAN * PARTS; i += THREADS) {
-    const int part = i % PARTS, q = i / PARTS;
-    const int column = q % SPAN - 1, row = top + q / SPAN % RIM, image = first + q / (SPAN * RIM);
-    const bool inside = row >= 0 && row < GH * STRIDE && column >= 0 && column < GW * STRIDE
-                        && image < count;
+#pragma unroll
+  for (int j = 0; j < (IMAGES * RIM * GW * STRIDE * PARTS + THREADS - 1) / THREADS; j++) {
+    const int i = j * THREADS + threadIdx.x;
+    if (i >= IMAGES * RIM * GW * STRIDE * PARTS) break;
+    const int part = i % PARTS, column = i / PARTS % (GW * STRIDE), line = i / (GW * STRIDE * PARTS);
+    const int row = top + (IMAGES > 1 ? line % RIM : line), image = first + (IMAGES > 1 ? line / RIM : 0);
+    const bool inside = row >= 0 && row < GH * STRIDE && image < count;
     const u16* from = x + ((image * GH * STRIDE + row) * GW * STRIDE + column) * GIVEN + part * 8;
-    if (GIVEN < 8) copy8(tile + q * PITCH, inside ? from : x, inside);
-    else copy16(tile + q * PITCH + part * 8, inside ? from : x, inside);
+    u16* to = tile + (line * SPAN + column + 1) * PITCH + part * 8;
+    if (GIVEN < 8) copy8(to, inside ? from : x, inside);
+    else copy16(to, inside ? from : x, inside);
   }
+}
+
+__device__ __forceinline__ void clear(uint4* memory) {
+  for (int i = threadIdx.x; i < 2 * TILE / 8; i += THREADS) memory[i] = make_uint4(0, 0, 0, 0);
+  __syncthreads();
 }

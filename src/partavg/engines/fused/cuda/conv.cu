@@ -62,9 +62,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv(
   const size_t outputs = (size_t)worker * count * GH * GW * SETS * K;
   y += outputs, added += outputs, before += outputs, after += outputs;
 
-  if (GIVEN < 8)
-    for (int i = threadIdx.x; i < 2 * TILE / 8; i += THREADS) memory[i] = make_uint4(0, 0, 0, 0);
-  if (GIVEN < 8) __syncthreads();
+  clear(memory);
   if (!HELD)
     for (int i = threadIdx.x + (TAPS == 9 ? 0 : C * K / 2); i < (TAPS == 9 ? 9 : 5) * C * K / 8; i += THREADS)
       copy16((u16*)(own + i), (const u16*)(weight + i), true);
@@ -170,7 +168,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv(
           }
           out.both[i] = round2(one, two);
           if (SUMS) {
-            one = low(out.both[i]), two = high(out.both[i]);
             total[2 * i] += one;
             total[2 * i + 1] += two;
             along[2 * i] += one * (SUMS == 1 ? one : low(past[m].both[i]) - center[2 * i]);

@@ -17,13 +17,12 @@ __device__ constexpr bool used(int row, int column) {
 }
 
 __device__ __forceinline__ void load_gradient(u16* other, const u16* grad, int t, int count) {
-  const int first = t / BANDS * IMAGES, top = t % BANDS * ROWS;
-#pragma unroll 4
-  for (int i = threadIdx.x; i < PIXELS * (K / 8); i += THREADS) {
-    const int part = i % (K / 8), q = i / (K / 8);
-    const int image = first + q / (ROWS * GW), row = top + q / GW % ROWS;
-    const u16* from = grad + ((image * GH + row) * GW + q % GW) * K + part * 8;
-    copy16(other + q * (K + 8) + part * 8, image < count ? from : grad, image < count);
+  const int begin = t * PIXELS * (K / 8), end = count * GH * GW * (K / 8);
+#pragma unroll
+  for (int j = 0; j < PIXELS * (K / 8) / THREADS; j++) {
+    const int i = j * THREADS + threadIdx.x;
+    const bool inside = begin + i < end;
+    copy16(other + i / (K / 8) * (K + 8) + i % (K / 8) * 8, inside ? grad + (begin + i) * 8 : grad, inside);
   }
 }
 
@@ -38,9 +37,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) weight(
   const int begin = blockIdx.x * each, end = begin + each < all ? begin + each : all;
   x += (size_t)worker * count * GH * GW * STRIDE * STRIDE * GIVEN;
   grad += (size_t)worker * count * GH * GW * K;
-  if (GIVEN < 8)
-    for (int i = threadIdx.x; i < 2 * TILE / 8; i += THREADS) memory[i] = make_uint4(0, 0, 0, 0);
-  if (GIVEN < 8) __syncthreads();
+  clear(memory);
   float sums[TAPS][SIDE / 8][4] = {};
   load_rimmed(tiles, x, begin, count);
   load_gradient(others, grad, begin, count);
