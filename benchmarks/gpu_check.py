@@ -3,8 +3,8 @@
     python benchmarks/gpu_check.py
 
 float32 against float64, without tf32: the loop's own error stands beside ours, and that of a loop
-whose weights are shaken by one rounding. The same after 50 steps, where a network may have magnified
-both. Then bf16, and that the same seed gives the same bits. Exit code 1 if a check fails.
+whose weights are shaken by one rounding. The same after 50 steps, where a network may have
+magnified both. Then bf16, and that the same seed gives the same bits. Exit code 1 if a check fails.
 """
 
 import copy
@@ -12,11 +12,11 @@ import sys
 from statistics import median
 from typing import Any
 
+import gpu
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-import gpu
 from partavg.core.loop import Batch, Engine
 from partavg.engines.fused import Fused
 from partavg.engines.looped import Looped
@@ -138,7 +138,7 @@ def check(name: str) -> bool:
 
 
 def repeats(name: str = "resnet20", steps: int = 24) -> bool:
-    """Whether two whole runs with the `deterministic` switch end with the same bits, and its cost."""
+    """Whether two runs with the `deterministic` switch end with the same bits, and its cost."""
     ends = []
     for deterministic in (False, True, True):
         made = gpu.simulation(name, (3, 32, 32), 10, 128, 32, deterministic=deterministic)

@@ -9,7 +9,7 @@ from partavg.engines.fused import conv_cuda
 from partavg.engines.fused.conv_cuda import Gate, Tiling
 from partavg.engines.fused.conv_triton import images
 from partavg.engines.fused.norm_triton import Measured, Running, gradient, last, measure, normalize
-from partavg.kernels.aside import aside
+from partavg.kernels.aside import aside, join
 
 Found = tuple[Tensor, Tensor, Tensor, int]
 """Outputs; inputs, for others to use; the outputs' statistics in pieces; pixels of a piece."""
@@ -90,10 +90,12 @@ class NormConv(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         x = last(x)
         other = None if residual is None else last(residual)
+        with aside(weight):
+            ahead, back = conv_cuda.pack(weight, own)
         z, mean, rstd = normalize(
             x, measured or measure(x), norm_weight, norm_bias, other, running, eps, momentum, relu
         )
-        ahead, back = conv_cuda.pack(weight, own)
+        join(z.device)
         y, pieces, pixels = conv_cuda.convolve(z, ahead, own)
         ctx.own, ctx.affine = own, (norm_weight, norm_bias)
         ctx.added, ctx.relu = residual is not None, relu

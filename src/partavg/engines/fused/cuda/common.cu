@@ -26,10 +26,8 @@ __device__ __forceinline__ float high(u32 both) { return __uint_as_float(both & 
 // one after another in a tile are so in memory, too.
 __device__ __forceinline__ void load_rimmed(u16* tile, const u16* x, int t, int count) {
   const int first = t / BANDS * IMAGES, top = t % BANDS * ROWS * STRIDE - 1;
-#pragma unroll
-  for (int j = 0; j < (IMAGES * RIM * GW * STRIDE * PARTS + THREADS - 1) / THREADS; j++) {
-    const int i = j * THREADS + threadIdx.x;
-    if (i >= IMAGES * RIM * GW * STRIDE * PARTS) break;
+#pragma unroll 4
+  for (int i = threadIdx.x; i < IMAGES * RIM * GW * STRIDE * PARTS; i += THREADS) {
     const int part = i % PARTS, column = i / PARTS % (GW * STRIDE), line = i / (GW * STRIDE * PARTS);
     const int row = top + (IMAGES > 1 ? line % RIM : line), image = first + (IMAGES > 1 ? line / RIM : 0);
     const bool inside = row >= 0 && row < GH * STRIDE && image < count;

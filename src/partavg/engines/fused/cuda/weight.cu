@@ -18,9 +18,8 @@ __device__ constexpr bool used(int row, int column) {
 
 __device__ __forceinline__ void load_gradient(u16* other, const u16* grad, int t, int count) {
   const int begin = t * PIXELS * (K / 8), end = count * GH * GW * (K / 8);
-#pragma unroll
-  for (int j = 0; j < PIXELS * (K / 8) / THREADS; j++) {
-    const int i = j * THREADS + threadIdx.x;
+#pragma unroll 4
+  for (int i = threadIdx.x; i < PIXELS * (K / 8); i += THREADS) {
     const bool inside = begin + i < end;
     copy16(other + i / (K / 8) * (K + 8) + i % (K / 8) * 8, inside ? grad + (begin + i) * 8 : grad, inside);
   }
