@@ -128,6 +128,7 @@ class Simulation:
             deterministic=deterministic,
         )
         self._engine = self.engine.build(self._model)
+        self._owners: tuple[Partition | None, Tensor] = None, torch.empty(0)
         rows = participation.active if participation else len(split)
         params, statistics = (row.expand(rows, -1).clone() for row in start)
         self.workers = Workers.start(
@@ -225,8 +226,9 @@ class Simulation:
     def discrepancy(self) -> Discrepancy:
         """How far the workers are apart, in total and per part."""
         columns = average.discrepancy(self.workers.params, self._weights)
-        owners = self.partition.owners().to(self._device)
-        parts = average.per_part(columns, owners, len(self.partition.parts))
+        if self._owners[0] is not self.partition:  # which takes a while to find out
+            self._owners = self.partition, self.partition.owners().to(self._device)
+        parts = average.per_part(columns, self._owners[1], len(self.partition.parts))
         return Discrepancy(float(columns.sum()), parts.tolist())
 
     def mean_loss(self, losses: Float[Tensor, "m"]) -> float:

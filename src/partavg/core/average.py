@@ -13,7 +13,7 @@ from partavg.kernels.backend import uses_triton
 Reduce = Callable[[Tensor], Tensor]
 """Sum over this process's workers [l] -> sum over all workers [l]: all that a backend adds."""
 
-_BLOCK = 1 << 20  # elements of scratch memory that a pass over [m, d] may use
+_BLOCK, _BLOCK_ON_GPU = 1 << 20, 1 << 26  # elements of scratch memory for a pass over [m, d]
 
 
 def alone(total: Tensor) -> Tensor:
@@ -127,7 +127,7 @@ def discrepancy(
     tensor([1., 0.])
     """
     center = consensus(rows, weights, reduce)
-    width = max(1, _BLOCK // len(rows))
+    width = max(1, (_BLOCK_ON_GPU if rows.is_cuda else _BLOCK) // len(rows))
     blocks = zip(torch.split(rows, width, 1), torch.split(center, width), strict=True)
     squares = [(block - mean).square_().sum(0) for block, mean in blocks]
     ones = torch.ones(1, dtype=rows.dtype, device=rows.device) * len(rows)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from partavg.kernels.backend import roomy
 from partavg.kernels.launch import remembered
 
 _MOST = 227 * 1024  # bytes of shared memory that a block can have
@@ -139,8 +140,7 @@ def tiling(x: Tensor, weight: Tensor, stride: int, padding: tuple[int, int]) -> 
 
 def usable(x: Tensor) -> bool:
     """Whether there are kernels for tensors like this one."""
-    hopper = x.is_cuda and torch.cuda.get_device_capability(x.device) >= (9, 0)
-    return hopper and x.dtype == torch.bfloat16
+    return roomy(x.device) and x.dtype == torch.bfloat16
 
 
 def transposed(own: Tiling) -> Tiling:

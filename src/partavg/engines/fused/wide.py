@@ -9,6 +9,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from partavg.engines.fused import wide_kernels
 from partavg.engines.fused.conv_triton import weight_gradient
+from partavg.kernels.backend import roomy
 from partavg.kernels.launch import launch
 
 _BLOCK = 256  # pairs of channels whose taps a program turns
@@ -57,10 +58,9 @@ def usable(
 ) -> bool:
     """Whether the kernels can convolve x [m, n, h, w, c] with weights [m, k, c, r, s]."""
     outputs, inputs, high, wide = weight.shape[1:]
-    hopper = x.is_cuda and torch.cuda.get_device_capability(x.device) >= (9, 0)
     same = high == wide and padding == (high // 2, wide // 2) and high % 2 == 1
     return (
-        hopper
+        roomy(x.device)
         and x.dtype == torch.bfloat16
         and same
         and stride == (1, 1)
