@@ -36,5 +36,5 @@ def roomy(device: torch.device) -> bool:
     """Whether a GPU has a copy engine and the shared memory for its tiles, as Hopper has."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < (9, 0):
         return False
-    memory = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
-    return bool(memory >= 227 * 1024)
+    properties = torch.cuda.get_device_properties(device)
+    return int(getattr(properties, "shared_memory_per_block_optin", 0)) >= 227 * 1024
