@@ -3,7 +3,8 @@
     python benchmarks/gpu.py [--out FOLDER] [--skip-compile] [--only WORDS]
 
 Times are medians after a warm-up, all of one run. Ours is the whole iteration: batches gathered
-and augmented, losses, gradients, momentum, a part of the model averaged. The loop, one nn.Module
+and augmented, losses, gradients, momentum, a part of the model averaged; one after another as in
+training, and (`waiting_ms`) with the host waiting for the GPU after each. The loop, one nn.Module
 and one torch.optim.SGD per worker, and vmap, with momentum on stacked parameters in bf16, get their
 batches ready made and average nothing.
 """
@@ -12,6 +13,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -44,6 +46,16 @@ def timed(call: Callable[[], object], rounds: int, warm: int) -> list[float]:
         if number >= warm:
             times.append(1e3 * (time.perf_counter() - began))
     return times
+
+
+def steady(call: Callable[[], object], rounds: int) -> list[float]:
+    """Milliseconds from the end of a call to the end of the next, the host not waiting."""
+    ends = [torch.cuda.Event(enable_timing=True) for _ in range(rounds + 1)]
+    for end in ends:
+        call()
+        end.record()
+    torch.cuda.synchronize()
+    return [one.elapsed_time(other) for one, other in pairwise(ends)]
 
 
 def data(shape: tuple[int, ...], classes: int, workers: int, each: int) -> tuple[Tensor, Tensor]:
@@ -175,14 +187,16 @@ def measure(
     began = time.perf_counter()
     ours = simulation(name, shape, classes, workers, batch)
     records = ours.train(until=10**9)
-    times = timed(lambda: next(records), rounds, warm)
+    waiting = timed(lambda: next(records), rounds, warm)
+    times = steady(lambda: next(records), rounds)
     found: dict[str, Any] = {
         "ms": median(times),
         "quartiles": quantiles(times, n=4),
+        "waiting_ms": median(waiting),
         "n": rounds,
         "engine": f"{ours.engine.name}, chunk {ours.engine.chunk}, {ours.engine.precision}",
         "reason": ours.engine.reason,
-        "start_s": time.perf_counter() - began - sum(times) / 1e3,
+        "start_s": time.perf_counter() - began - sum(times + waiting) / 1e3,
         "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
     }
     del ours, records

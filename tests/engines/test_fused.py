@@ -201,6 +201,17 @@ def test_choice_by_name() -> None:
         choose("fused", 0, model, model.start(), batch)
 
 
+def test_a_precision_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _, _, batch = problem(mlp((192,), 3), (3, 8, 8), torch.float32)
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("too little shared memory\nand more")
+
+    monkeypatch.setattr("partavg.engines.choose._fitting", fails)
+    with pytest.raises(ValueError, match=r"in bf16: too little shared memory; use engine vmapped"):
+        choose("fused", 0, model, model.start(), batch, precision="bf16")
+
+
 def test_precision() -> None:
     assert resolve("auto", torch.float32, CPU) == "fp32"
     assert resolve("bf16", torch.float32, CPU) == "bf16"

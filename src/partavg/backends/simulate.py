@@ -143,6 +143,7 @@ class Simulation:
             )
         )
         self._engine = self.engine.build(self._model)
+        self._owners: tuple[Partition | None, Tensor] = None, torch.empty(0)
         rows = len(self._here(np.arange(self.active)))
         params, statistics = (row.expand(rows, -1).clone() for row in start)
         self.workers = Workers.start(
@@ -236,8 +237,9 @@ class Simulation:
     def discrepancy(self) -> Discrepancy:
         """How far the workers are apart, in total and per part."""
         columns = average.discrepancy(self.workers.params, self._weights, self._team.reduce)
-        owners = self.partition.owners().to(self._device)
-        parts = average.per_part(columns, owners, len(self.partition.parts))
+        if self._owners[0] is not self.partition:  # which takes a while to find out
+            self._owners = self.partition, self.partition.owners().to(self._device)
+        parts = average.per_part(columns, self._owners[1], len(self.partition.parts))
         return Discrepancy(float(columns.sum()), parts.tolist())
 
     def mean_loss(self, losses: Float[Tensor, "m"]) -> float:
@@ -272,11 +274,16 @@ class Simulation:
         return self._transform(inputs, None)
 
     def _batch(self, step: int) -> Batch:
-        indices, keys = (
-            tensor.to(self._device) for tensor in self._batches(step, self.clients(step))
-        )
+        chosen = self._batches(step, self.clients(step))
+        indices, keys = (self._sent(tensor) for tensor in chosen)
         inputs, targets = self._samples
         return Batch(self._transform(inputs[indices], keys), targets[indices], keys)
+
+    def _sent(self, tensor: Tensor) -> Tensor:
+        """A tensor on the device, without waiting for what the device is at."""
+        if self._device.type != "cuda":
+            return tensor.to(self._device)
+        return tensor.pin_memory().to(self._device, non_blocking=True)
 
 
 def _as_stored(inputs: Tensor, keys: Tensor | None) -> Tensor:

@@ -8,7 +8,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from partavg.core.partition import Span
-from partavg.core.solver import Solver, State, Sync
+from partavg.core.solver import Solver, State, Sync, plain
+from partavg.kernels.backend import uses_triton
 
 Arriving = Callable[[], Tensor]
 """A sum over all workers [l] that may be on its way: call it to wait for it."""
@@ -34,7 +35,7 @@ class Reduce(Protocol):
         ...
 
 
-_BLOCK = 1 << 20  # elements of scratch memory that a pass over [m, d] may use
+_BLOCK, _BLOCK_ON_GPU = 1 << 20, 1 << 26  # elements of scratch memory for a pass over [m, d]
 
 
 class Alone:
@@ -69,20 +70,17 @@ def collect(
     `columns` are those of the spans, then those of buffers. They are views: where the message is
     the parameters themselves, only their weighted sum, one row, is new.
     """
-    encoded = [
-        solver.encode(rows, {k: v[:, a:b] for k, v in state.items()}, sync)
-        for rows, (a, b) in zip(columns, spans, strict=False)
-    ]
-    encoded += columns[len(spans) :]
+    encoded = list(columns)
+    if not plain(solver):
+        for place, (a, b) in enumerate(spans):
+            memory = {k: v[:, a:b] for k, v in state.items()}
+            encoded[place] = solver.encode(columns[place], memory, sync)
     lengths = [rows.shape[1] for rows in encoded]
-    message = weights.new_empty(1, sum(lengths) + reduce.room)
-    pieces = torch.split(message, [*lengths, reduce.room], 1)
-    for rows, piece in zip(encoded, pieces, strict=False):
-        if len(weights) == 1:
-            torch.mul(rows, weights[:, None], out=piece)
-        else:
-            torch.mm(weights[None], rows, out=piece)  # on a CPU in half the time of weights @ rows
-    return reduce(message[0], key, exact=exact), lengths
+    message = weights.new_empty(sum(lengths) + reduce.room)
+    own = sum(lengths[: len(spans)])
+    _weigh_(message[:own], encoded[: len(spans)], weights)
+    _weigh_(message[own : sum(lengths)], encoded[len(spans) :], weights)
+    return reduce(message, key, exact=exact), lengths
 
 
 def deliver_(
@@ -95,10 +93,61 @@ def deliver_(
     sync: Sync,
 ) -> None:
     """Give the sums to all workers; `columns` are those of the spans, then those of buffers."""
-    for rows, total, (a, b) in zip(columns, totals, spans, strict=False):
-        solver.decode_(rows, total, {k: v[:, a:b] for k, v in state.items()}, sync)
-    for rows, total in zip(columns[len(spans) :], totals[len(spans) :], strict=True):
+    if plain(solver):
+        _spread_(columns[: len(spans)], totals)
+    else:
+        for rows, total, (a, b) in zip(columns, totals, spans, strict=False):
+            solver.decode_(rows, total, {k: v[:, a:b] for k, v in state.items()}, sync)
+    _spread_(columns[len(spans) :], totals[len(spans) :])
+
+
+def _weigh_(
+    out: Float[Tensor, "_"], columns: Sequence[Float[Tensor, "m _"]], weights: Float[Tensor, "m"]
+) -> None:
+    """The weighted sums of columns, one after another."""
+    if _at_once(columns):
+        from partavg.kernels.sums import weigh_
+
+        return weigh_(out, *_lying(columns), weights)
+    for rows, piece in zip(columns, torch.split(out, [c.shape[1] for c in columns]), strict=True):
+        if len(weights) == 1:
+            torch.mul(rows[0], weights, out=piece)
+        else:
+            torch.mm(weights[None], rows, out=piece[None])  # in half the time of weights @ rows
+    return None
+
+
+def _spread_(columns: Sequence[Float[Tensor, "m _"]], totals: Sequence[Float[Tensor, "_"]]) -> None:
+    """Give all rows the sums, which lie one after another."""
+    if _at_once(columns):
+        from partavg.kernels.sums import spread_
+
+        return spread_(*_lying(columns), totals[0])
+    for rows, total in zip(columns, totals, strict=False):
         rows.copy_(total)
+    return None
+
+
+def _at_once(columns: Sequence[Float[Tensor, "m _"]]) -> bool:
+    """Whether one kernel takes all columns: on a GPU, where they are views of one tensor.
+
+    There a kernel for each of them would cost more than the sums.
+    """
+    return (
+        bool(columns)
+        and len(columns[0]) > 1
+        and columns[0].dtype == torch.float32
+        and uses_triton(columns[0])
+        and len({(rows.untyped_storage().data_ptr(), rows.stride(0)) for rows in columns}) == 1
+    )
+
+
+def _lying(columns: Sequence[Float[Tensor, "m _"]]) -> tuple[Tensor, tuple[Span, ...]]:
+    """The tensor that all columns are views of, and where they lie in it."""
+    width = columns[0].stride(0)
+    rows = columns[0].as_strided((len(columns[0]), width), (width, 1), 0)
+    starts = [int(view.storage_offset()) for view in columns]
+    return rows, tuple(Span(a, a + view.shape[1]) for a, view in zip(starts, columns, strict=True))
 
 
 def reduced(reduce: Reduce, values: Float[Tensor, "_"]) -> Float[Tensor, "_"]:
@@ -125,7 +174,7 @@ def discrepancy(
     tensor([1., 0.])
     """
     center = consensus(rows, weights, reduce)
-    width = max(1, _BLOCK // len(rows))
+    width = max(1, (_BLOCK_ON_GPU if rows.is_cuda else _BLOCK) // len(rows))
     blocks = zip(torch.split(rows, width, 1), torch.split(center, width), strict=True)
     squares = [(block - mean).square_().sum(0) for block, mean in blocks]
     ones = torch.ones(1, dtype=rows.dtype, device=rows.device) * len(rows)

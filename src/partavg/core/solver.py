@@ -43,6 +43,8 @@ class Solver(Protocol):
 
     A solver may name entries of its memory in an attribute `per_client`: they belong to the
     client, not to the model, and stay with it when others take its place (see Participation).
+    With a true attribute `plain` it says that `encode` gives the rows and `decode_` only copies
+    the sum into them: then all of a part can be averaged at once.
     """
 
     def init(self, params: Float[Tensor, "m d"], layout: Layout) -> State:
@@ -78,3 +80,8 @@ def per_client(solver: Solver) -> tuple[str, ...]:
     """The entries of a solver's memory that belong to clients."""
     names: tuple[str, ...] = getattr(solver, "per_client", ())
     return names
+
+
+def plain(solver: Solver) -> bool:
+    """Whether what workers send is their parameters and what they take is the mean, no more."""
+    return bool(getattr(solver, "plain", False))

@@ -8,6 +8,7 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from partavg.core.seeds import bits24, fold
+from partavg.kernels.backend import uses_triton
 
 Normalize = Literal["channel", "pixel", "none"]
 
@@ -53,9 +54,15 @@ class Images:
         self, images: UInt8[Tensor, "*m n c h w"], keys: Int[Tensor, "*m"] | None = None
     ) -> Float[Tensor, "*m n c h w"]:
         """Normalize; augment as well where keys are given."""
+        augments = keys is not None and (self.crop or self.flip)
+        if keys is not None and augments and images.ndim == 5 and uses_triton(images):
+            from partavg.kernels.images import augment
+
+            given = self.mean, self.deviation
+            return augment(images, keys + _AUGMENT, *given, crop=self.crop, flip=self.flip)
         # In place: the images of all workers together are the largest tensor of the data path.
         normal = images.to(self.mean.dtype).sub_(self.mean).div_(self.deviation)
-        if keys is None or not (self.crop or self.flip):
+        if keys is None or not augments:
             return normal
         return self._augment(normal, keys)
 

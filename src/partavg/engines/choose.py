@@ -68,10 +68,14 @@ def choose(
             if not why:
                 wanted = resolve(precision, model.dtype, few[0].device)
                 choice = Choice("fused", chunk, "as configured", wanted, deterministic)
-                fitting = _fitting(choice, model, start, batch)
+                why = "engine fused needs more memory than the GPU has for one worker"
+                try:
+                    fitting = _fitting(choice, model, start, batch)
+                except Exception as error:  # what float32 can, a faster precision may not
+                    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+                    fitting, why = None, f"engine fused cannot run this model in {wanted}: {text}"
                 if fitting is not None:
                     return fitting
-                why = "engine fused needs more memory than the GPU has for one worker"
             if name == "fused":
                 raise ValueError(f"{why}; use engine vmapped, looped or auto")
             why += "; "

@@ -30,5 +30,13 @@ def pieces(grads: list[Tensor], layout: Layout) -> Iterator[tuple[slice, Tensor]
         shared = owners[grad.untyped_storage().data_ptr()] > 1
         count = max(1, most * grad.shape[1] // max(1, grad.numel()))
         for block in torch.split(grad, count, 1):
-            piece = (block.clone() if shared else block.contiguous()).reshape(rows, -1)
+            piece = block.reshape(rows, -1)
+            if shared or not _dense(piece):
+                piece = piece.clone(memory_format=torch.contiguous_format)
             yield slice(first, first := first + piece.shape[1]), piece
+
+
+def _dense(piece: Tensor) -> bool:
+    """Whether rows are without gaps and each has memory of its own."""
+    height, width = piece.shape
+    return (width < 2 or piece.stride(1) == 1) and (height < 2 or piece.stride(0) >= width)

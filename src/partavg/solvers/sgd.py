@@ -12,6 +12,7 @@ from torch import Tensor
 
 from partavg.core.layout import Layout
 from partavg.core.solver import State, Step, Sync
+from partavg.kernels.backend import uses_triton
 
 Decay = Literal["all", "kernels"]
 Averaging = Literal["local", "averaged", "reset"]
@@ -66,6 +67,19 @@ momentum_at_averaging='local')
         now: Step,
     ) -> None:
         """One step of gradient descent on every row."""
+        if "decays" not in state and params.dtype == torch.float32 and uses_triton(params):
+            from partavg.kernels import sgd
+
+            sgd.step_(
+                params,
+                grads,
+                state.get("momentum"),
+                lr=now.lr,
+                momentum=self.momentum,
+                decay=self.weight_decay,
+                nesterov=self.nesterov,
+            )
+            return
         if "decays" in state:
             grads.addcmul_(params, state["decays"], value=self.weight_decay)
         elif self.weight_decay:
@@ -115,6 +129,11 @@ momentum_at_averaging='local')
         rho, rest = self.momentum, 1 - self.momentum
         inertia = (1 - rho ** (age - steps + 1) * (1 - rho**steps) / (steps * rest)) / rest
         return sync.lr_sum * (1 + rho * inertia if self.nesterov else inertia)
+
+    @property
+    def plain(self) -> bool:
+        """Whether only parameters are averaged, and nothing else happens then."""
+        return not self.momentum or self.momentum_at_averaging == "local"
 
     @property
     def _averages_momentum(self) -> bool:

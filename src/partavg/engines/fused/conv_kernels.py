@@ -210,3 +210,14 @@ def conv_weight(
     out += (split.to(tl.int64) * tl.num_programs(2) + worker) * K * C * R * S
     place = ((k[None, :] * C + c[:, None]) * R + r) * S + s[:, None]
     tl.store(out + place, acc, mask=(q < S * C)[:, None] & (k < K)[None, :])
+
+
+@triton.jit(do_not_specialize=["channels", "pixels"])
+def pixels_first(x, y, channels, pixels, BLOCK: tl.constexpr):
+    """Images [C, pixels] as [pixels, 4], with zeros for channels that there are not."""
+    image = tl.program_id(1).to(tl.int64)
+    p = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[:, None]
+    c = tl.arange(0, 4)[None, :]
+    mask = (p < pixels) & (c < channels)
+    value = tl.load(x + (image * channels + c) * pixels + p, mask=mask, other=0.0)
+    tl.store(y + (image * pixels + p) * 4 + c, value, mask=p < pixels)

@@ -6,8 +6,8 @@ import torch
 import triton
 from torch import Tensor
 
-from partavg.engines.fused import conv_cuda, conv_kernels
-from partavg.engines.fused.launch import launch
+from partavg.engines.fused import conv_kernels
+from partavg.kernels.launch import launch
 
 Pair = tuple[int, int]
 
@@ -22,6 +22,16 @@ def usable(x: Tensor, weight: Tensor, stride: Pair, dilation: Pair, groups: int)
 def last(x: Tensor) -> Tensor:
     """[m, n, c, h, w] as [m, n, h, w, c] in memory; no copy where it lies so already."""
     return x.permute(0, 1, 3, 4, 2).contiguous()
+
+
+def images(x: Tensor) -> Tensor:
+    """Images [m, n, c, h, w] of up to 4 channels as [m, n, h, w, 4]."""
+    workers, count, channels, height, width = x.shape
+    y = x.new_empty(workers, count, height, width, 4)
+    sizes = {"channels": channels, "pixels": height * width}
+    grid = triton.cdiv(height * width, 1024), workers * count
+    launch(conv_kernels.pixels_first, grid, (x.contiguous(), y), sizes, BLOCK=1024)
+    return y
 
 
 def precision() -> str:
@@ -39,11 +49,6 @@ class Conv(torch.autograd.Function):
         x = last(x)
         ctx.set_materialize_grads(False)
         ctx.stride, ctx.padding, ctx.bias = stride, padding, bias is not None
-        ctx.small = bias is None and conv_cuda.usable(x, weight, stride, padding)
-        if ctx.small:
-            ctx.save_for_backward(x, weight)
-            y = conv_cuda.convolve(x, conv_cuda.packed(weight), flip=False)
-            return y.permute(0, 1, 4, 2, 3), x.permute(0, 1, 4, 2, 3)
         ctx.large = _large(x, weight)
         if ctx.large:
             low = weight.detach().to(x.dtype, memory_format=torch.preserve_format)
@@ -74,14 +79,11 @@ class Conv(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor, added: Tensor | None) -> Any:
         grad = last(grad)
-        if ctx.small:
-            x, weight = ctx.saved_tensors
-            return *_small_gradients(x, weight, grad, added), None, None, None
         if ctx.large:
             return *_large_gradients(ctx, grad, added), None, None
         x, packed = ctx.saved_tensors
         dx = _input_gradient(grad, packed, x, added, ctx) if ctx.needs_input_grad[0] else None
-        dweight = _weight_gradient(x, grad, packed, ctx.stride, ctx.padding)
+        dweight = weight_gradient(x, grad, packed.shape[1:3], ctx.stride, ctx.padding)
         dbias = grad.sum((1, 2, 3), dtype=torch.float32) if ctx.bias else None
         return None if dx is None else dx.permute(0, 1, 4, 2, 3), dweight, dbias, None, None
 
@@ -138,15 +140,6 @@ def _large_gradients(
         return None, dweight, dbias
     moved = dx.permute(0, 1, 4, 2, 3)
     return moved if added is None else moved.add_(added), dweight, dbias
-
-
-def _small_gradients(
-    x: Tensor, weight: Tensor, grad: Tensor, added: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    across = conv_cuda.packed(weight.transpose(1, 2))
-    other = None if added is None else last(added)
-    dx = conv_cuda.convolve(grad, across, other, flip=True)
-    return dx.permute(0, 1, 4, 2, 3), conv_cuda.weight_gradient(x, grad)
 
 
 def _input_gradient(
@@ -249,9 +242,10 @@ def _run(
     )
 
 
-def _weight_gradient(x: Tensor, grad: Tensor, packed: Tensor, stride: int, padding: Pair) -> Tensor:
+def weight_gradient(x: Tensor, grad: Tensor, taps: Any, stride: int, padding: Pair) -> Tensor:
+    """[m, k, c, r, s] from x [m, n, h, w, c] and the outputs' gradient [m, n, h, w, k]."""
     workers, count, height, width, inputs = x.shape
-    high, wide = packed.shape[1:3]
+    high, wide = taps
     rows, columns, outputs = grad.shape[2:]
     pixels = count * rows * columns
     block_q = min(64, triton.next_power_of_2(max(16, wide * inputs)))

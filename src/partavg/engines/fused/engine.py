@@ -9,14 +9,15 @@ from torch.func import vmap
 from torch.utils import _pytree as pytree
 
 from partavg.core.loop import Batch, Gradients
-from partavg.engines.fused.backend import lacks, uses_triton
 from partavg.engines.fused.graph import Recorded
-from partavg.engines.fused.launch import rehearsed
 from partavg.engines.fused.precision import Exactness, Precision, compute_dtype
 from partavg.engines.fused.program import Program, Uncovered
 from partavg.engines.fused.rows import Rows
 from partavg.engines.model import RowModel
 from partavg.engines.pieces import pieces
+from partavg.kernels.aside import join
+from partavg.kernels.backend import lacks, uses_triton
+from partavg.kernels.launch import rehearsed
 
 
 class Fused:
@@ -97,6 +98,7 @@ class Fused:
         grads = torch.autograd.grad(
             losses.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True
         )
+        join(self._device)
         if self._ticks is not None:
             buffers += self._ticks
         return losses.detach(), list(grads)

@@ -1,6 +1,8 @@
 """A whole pass as one CUDA graph, which the host starts with a single call."""
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -44,7 +46,20 @@ class Recorded:
 
     def _record(self, params: Tensor, buffers: Tensor, batch: Batch) -> None:
         graph = torch.cuda.CUDAGraph()
+        gc.collect()
         torch.cuda.empty_cache()  # a recording has memory of its own
-        with torch.cuda.graph(graph):
+        with _uncollected(), torch.cuda.graph(graph):
             self._found = self._call(params, buffers, batch)
         self._graph = graph
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the garbage collector: an older graph let go of would spoil the recording."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()

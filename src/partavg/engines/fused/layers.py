@@ -9,6 +9,7 @@ from torch.func import vmap
 from torch.nn import functional as F
 
 from partavg.engines.fused import convolution, lstm, norm
+from partavg.engines.fused.product import Product
 from partavg.engines.fused.rows import Rows
 
 
@@ -24,15 +25,20 @@ def run(layer: nn.Module, rows: Rows, name: str, *args: Any) -> Any:
 
 
 def batch_norm(
-    layer: Any, rows: Rows, name: str, x: Tensor, residual: Tensor | None, relu: bool
+    layer: Any,
+    rows: Rows,
+    name: str,
+    x: Tensor,
+    residual: Tensor | None,
+    relu: bool,
+    measured: Any = None,
 ) -> Tensor:
     """BatchNorm, perhaps an addition, perhaps ReLU; updates the running statistics in place.
 
-    The number of batches is left to the engine, which counts for all layers at once.
+    The number of batches is left to the engine, which counts for all layers at once. `measured`
+    are the statistics of x, where the layer before it took them.
     """
-    weight, bias, mean, var = (
-        rows.maybe(name, key) for key in ("weight", "bias", "running_mean", "running_var")
-    )
+    weight, bias, mean, var = _norm(rows, name)
     if not layer.training and mean is not None:
         assert var is not None
         return norm.known(x, weight, bias, mean, var, layer.eps, residual, relu)
@@ -40,15 +46,48 @@ def batch_norm(
     if factor is None:  # a cumulative mean
         batches = rows.maybe(name, "num_batches_tracked")
         factor = None if batches is None else 1 / (batches + 1).unsqueeze(1)
-    return norm.measured(x, weight, bias, mean, var, layer.eps, factor, residual, relu)
+    return norm.measured(x, weight, bias, mean, var, layer.eps, factor, residual, relu, measured)
 
 
-def conv(layer: Any, rows: Rows, name: str, x: Tensor) -> tuple[Tensor, Tensor]:
+def norm_conv(
+    layers: tuple[Any, Any],
+    rows: Rows,
+    names: tuple[str, str],
+    x: Tensor,
+    residual: Tensor | None,
+    relu: bool,
+    measured: Any,
+) -> convolution.Convolved | None:
+    """BatchNorm, as above, and the convolution after it in one step; None where there is none."""
+    layer, after = layers
+    weight, bias, mean, var = _norm(rows, names[0])
+    kernel = rows.maybe(names[1], "weight")
+    assert kernel is not None
+    tiling = convolution.tiling(x, after, kernel)
+    if tiling is None or not layer.training or layer.momentum is None or weight is None:
+        return None
+    from partavg.engines.fused.small import Normed
+
+    assert bias is not None
+    running = None if mean is None or var is None else (mean, var)
+    normed = Normed(x, weight, bias, residual, running, layer.eps, layer.momentum, relu, measured)
+    return convolution.conv2d_small(normed, kernel, tiling)
+
+
+def conv(layer: Any, rows: Rows, name: str, x: Tensor) -> convolution.Convolved:
     """A convolution, and its input, for its other users."""
     weight, bias = rows.maybe(name, "weight"), rows.maybe(name, "bias")
     assert weight is not None
+    tiling = convolution.tiling(x, layer, weight)
+    if tiling is not None:
+        return convolution.conv2d_small(x, weight, tiling)
     padding = (0, 0) if layer.padding == "valid" else layer.padding
     return convolution.conv2d(x, weight, bias, layer.stride, padding, layer.dilation, layer.groups)
+
+
+def _norm(rows: Rows, name: str) -> tuple[Tensor | None, ...]:
+    keys = ("weight", "bias", "running_mean", "running_var")
+    return tuple(rows.maybe(name, key) for key in keys)
 
 
 def _conv_covered(layer: Any) -> bool:
@@ -59,8 +98,7 @@ def _linear(layer: Any, rows: Rows, name: str, x: Tensor) -> Tensor:
     weight, bias = rows.maybe(name, "weight"), rows.maybe(name, "bias")
     assert weight is not None
     flat = x.reshape(len(x), -1, x.shape[-1])
-    low = rows.cast(weight).transpose(1, 2)
-    y = torch.bmm(flat, low)
+    y: Tensor = Product.apply(flat, weight)  # type: ignore[no-untyped-call]
     if bias is not None:
         y = y + rows.cast(bias)[:, None]
     return y.view(*x.shape[:-1], weight.shape[1])

@@ -1,9 +1,14 @@
 """BatchNorm for all workers at once, with the residual addition and the ReLU that follow it."""
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
-from partavg.engines.fused.backend import uses_triton
+from partavg.kernels.backend import uses_triton
+
+if TYPE_CHECKING:
+    from partavg.engines.fused.norm_triton import Measured
 
 
 def measured(
@@ -16,6 +21,7 @@ def measured(
     momentum: float | Tensor | None,
     residual: Tensor | None,
     relu: bool,
+    known_statistics: "Measured | None" = None,
 ) -> Tensor:
     """Normalize x [m, n, c, …] by the statistics of each worker's batch; update the running ones.
 
@@ -28,7 +34,7 @@ def measured(
         both = running_mean is not None and running_var is not None and momentum is not None
         running = (running_mean, running_var) if both else None
         y: Tensor = Norm.apply(  # type: ignore[no-untyped-call]
-            x, weight, bias, residual, running, eps, momentum or 0.0, relu
+            x, weight, bias, residual, running, eps, momentum or 0.0, relu, known_statistics
         )
         return y
     axes = (1, *range(3, x.ndim))

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 # Kernels for every size, or some for 1 and others for multiples of 16, would take long to compile.
-_SIZES = ["pixels", "tiles", "PER", "stride", "running_stride", "eps", "momentum"]
+_SIZES = ["pixels", "tiles", "PER", "OF", "stride", "running_stride", "eps", "momentum"]
 
 
 @triton.jit(do_not_specialize=_SIZES)
@@ -58,6 +58,7 @@ def norm_apply(
     momentum,
     tiles,
     PER,
+    OF,
     C: tl.constexpr,
     TILES: tl.constexpr,
     AFFINE: tl.constexpr,
@@ -67,7 +68,7 @@ def norm_apply(
     BP: tl.constexpr,
     BC: tl.constexpr,
 ):
-    """Normalize PER of a worker's pixels by the statistics of all tiles; add; ReLU."""
+    """Normalize PER of a worker's pixels by the statistics of tiles of OF pixels; add; ReLU."""
     tile = tl.program_id(0)
     worker = tl.program_id(2).to(tl.int64)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
@@ -76,7 +77,7 @@ def norm_apply(
     where = partial + (worker * tiles + t)[:, None] * (2 * C) + c[None, :]
     means = tl.load(where, mask=known, other=0.0)
     squares = tl.load(where + C, mask=known, other=0.0)
-    count = tl.where(t < tiles, tl.minimum(PER, pixels - t * PER), 0).to(tl.float32)[:, None]
+    count = tl.where(t < tiles, tl.minimum(OF, pixels - t * OF), 0).to(tl.float32)[:, None]
     mean = tl.sum(means * count, 0) / pixels
     away = tl.where(known, means - mean[None, :], 0.0)
     var = (tl.sum(squares, 0) + tl.sum(away * away * count, 0)) / pixels

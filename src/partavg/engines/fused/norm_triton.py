@@ -1,16 +1,27 @@
 """BatchNorm of all workers with Triton, on activations that lie as [m, n, …, c]."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
 from torch import Tensor
 
 from partavg.engines.fused import norm_kernels
-from partavg.engines.fused.launch import launch
+from partavg.kernels.launch import launch
 
 _TILE = 4096  # elements that a program holds at a time
-_SPLITS = 32  # programs for one worker: a power of 2
+SPLITS = 32
+"""Pieces of a worker's pixels that are added up in the end, at most: a power of 2."""
+
+Running = tuple[Tensor, Tensor]
+
+
+class Measured(NamedTuple):
+    """Mean and sum of squared deviations [m, pieces, 2, c] of pieces of the pixels."""
+
+    pieces: Tensor
+    pixels: int
+    """Of one piece; the last may have fewer."""
 
 
 def last(x: Tensor) -> Tensor:
@@ -28,50 +39,16 @@ class Norm(torch.autograd.Function):
         weight: Tensor | None,
         bias: Tensor | None,
         residual: Tensor | None,
-        running: tuple[Tensor, Tensor] | None,
+        running: Running | None,
         eps: float,
         momentum: float,
         relu: bool,
+        measured: Measured | None,
     ) -> Tensor:
         x = last(x)
         residual = None if residual is None else last(residual)
-        shape = _Shape(x)
-        partial = shape.partial(x)
-        launch(
-            norm_kernels.norm_statistics, shape.grid, (x, partial), shape.sizes, **shape.constants
-        )
-        y = torch.empty_like(x)
-        mean, rstd = torch.empty(
-            (2, len(x), shape.channels), dtype=torch.float32, device=x.device
-        ).unbind()
-        launch(
-            norm_kernels.norm_apply,
-            shape.grid,
-            (
-                x,
-                partial,
-                x if weight is None else weight,
-                x if bias is None else bias,
-                x if residual is None else residual,
-                mean,
-                rstd,
-                *(running or (mean, mean)),
-                y,
-            ),
-            {
-                **shape.sizes,
-                "tiles": shape.tiles,
-                "stride": 0 if weight is None else weight.stride(0),
-                "running_stride": 0 if running is None else running[0].stride(0),
-            },
-            eps=eps,
-            momentum=momentum,
-            TILES=_SPLITS,
-            AFFINE=weight is not None,
-            RUNNING=running is not None,
-            RESIDUAL=residual is not None,
-            RELU=relu,
-            **shape.constants,
+        y, mean, rstd = normalize(
+            x, measured or measure(x), weight, bias, residual, running, eps, momentum, relu
         )
         ctx.save_for_backward(x, y if relu and residual is not None else None, mean, rstd)
         ctx.affine = weight, bias
@@ -85,38 +62,139 @@ class Norm(torch.autograd.Function):
         grad = last(grad)
         shape = _Shape(x)
         partial = shape.partial(x)
-        given = (
+        launch(
+            norm_kernels.norm_reduce,
+            shape.grid,
+            (*_given(x, y, grad, mean, rstd, weight, bias), partial),
+            {**shape.sizes, "stride": 0 if weight is None else weight.stride(0)},
+            AFFINE=weight is not None,
+            RESIDUAL=ctx.added,
+            RELU=ctx.relu,
+            **shape.constants,
+        )
+        dx, added, *own = gradient(
+            x, y, grad, mean, rstd, weight, bias, partial, added=ctx.added, relu=ctx.relu
+        )
+        grown = None if added is None else added.movedim(-1, 2)
+        return dx.movedim(-1, 2), *own, grown, None, None, None, None, None
+
+
+def measure(x: Tensor) -> Measured:
+    """The statistics of x [m, n, …, c] in pieces."""
+    shape = _Shape(x)
+    pieces = shape.partial(x)
+    launch(norm_kernels.norm_statistics, shape.grid, (x, pieces), shape.sizes, **shape.constants)
+    return Measured(pieces, shape.per)
+
+
+def normalize(
+    x: Tensor,
+    measured: Measured,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    running: Running | None,
+    eps: float,
+    momentum: float,
+    relu: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """relu(norm(x) + residual), the mean and 1 / deviation [m, c]; updates running statistics."""
+    shape = _Shape(x)
+    y = torch.empty_like(x)
+    mean, rstd = torch.empty(
+        (2, len(x), shape.channels), dtype=torch.float32, device=x.device
+    ).unbind()
+    launch(
+        norm_kernels.norm_apply,
+        shape.grid,
+        (
             x,
-            x if y is None else y,
-            grad,
+            measured.pieces,
+            x if weight is None else weight,
+            x if bias is None else bias,
+            x if residual is None else residual,
             mean,
             rstd,
-            weight if weight is not None else x,
-            bias if bias is not None else x,
+            *(running or (mean, mean)),
+            y,
+        ),
+        {
+            **shape.sizes,
+            "tiles": measured.pieces.shape[1],
+            "OF": measured.pixels,
+            "stride": 0 if weight is None else weight.stride(0),
+            "running_stride": 0 if running is None else running[0].stride(0),
+        },
+        eps=eps,
+        momentum=momentum,
+        TILES=SPLITS,
+        AFFINE=weight is not None,
+        RUNNING=running is not None,
+        RESIDUAL=residual is not None,
+        RELU=relu,
+        **shape.constants,
+    )
+    return y, mean, rstd
+
+
+def gradient(
+    x: Tensor,
+    y: Tensor | None,
+    grad: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    partial: Tensor,
+    *,
+    added: bool,
+    relu: bool,
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
+    """The gradients of x, of what was added, of weight and bias, from sums of all pieces.
+
+    With neither an addition nor a ReLU, `grad` is that of the normalized x itself.
+    """
+    shape = _Shape(x)
+    dx = torch.empty_like(x)
+    dresidual = torch.empty_like(x) if added else None
+    dweight, dbias = torch.empty((2, *mean.shape), dtype=mean.dtype, device=x.device).unbind()
+    launch(
+        norm_kernels.norm_backward,
+        shape.grid,
+        (
+            *_given(x, y, grad, mean, rstd, weight, bias),
             partial,
-        )
-        sizes = {**shape.sizes, "stride": 0 if weight is None else weight.stride(0)}
-        constants = {
-            "AFFINE": weight is not None,
-            "RESIDUAL": ctx.added,
-            "RELU": ctx.relu,
-            **shape.constants,
-        }
-        launch(norm_kernels.norm_reduce, shape.grid, given, sizes, **constants)
-        dx = torch.empty_like(x)
-        added = torch.empty_like(x) if ctx.added else None
-        dweight, dbias = torch.empty((2, *mean.shape), dtype=mean.dtype, device=x.device).unbind()
-        launch(
-            norm_kernels.norm_backward,
-            shape.grid,
-            (*given, dx, dx if added is None else added, dweight, dbias),
-            {**sizes, "tiles": shape.tiles},
-            TILES=_SPLITS,
-            **constants,
-        )
-        own = (dweight, dbias) if weight is not None else (None, None)
-        grown = None if added is None else added.movedim(-1, 2)
-        return dx.movedim(-1, 2), *own, grown, None, None, None, None
+            dx,
+            dx if dresidual is None else dresidual,
+            dweight,
+            dbias,
+        ),
+        {
+            **shape.sizes,
+            "stride": 0 if weight is None else weight.stride(0),
+            "tiles": partial.shape[1],
+        },
+        TILES=SPLITS,
+        AFFINE=weight is not None,
+        RESIDUAL=added,
+        RELU=relu,
+        **shape.constants,
+    )
+    return (dx, dresidual, dweight, dbias) if weight is not None else (dx, dresidual, None, None)
+
+
+def _given(
+    x: Tensor,
+    y: Tensor | None,
+    grad: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+) -> tuple[Tensor, ...]:
+    """Arguments of both backward kernels; x stands for what there is not."""
+    absent = (x if tensor is None else tensor for tensor in (weight, bias))
+    return x, x if y is None else y, grad, mean, rstd, *absent
 
 
 class _Shape:
@@ -127,8 +205,7 @@ class _Shape:
         self.pixels = x[0].numel() // self.channels
         self.bc = min(128, int(triton.next_power_of_2(self.channels)))
         self.bp = max(1, _TILE // self.bc)
-        # Every program that normalizes adds up what all have measured: few, so that it is cheap.
-        self.per = max(self.bp, self.bp * triton.cdiv(self.pixels, self.bp * _SPLITS))
+        self.per = max(self.bp, self.bp * triton.cdiv(self.pixels, self.bp * SPLITS))
         self.tiles = triton.cdiv(self.pixels, self.per)
         self.grid = self.tiles, triton.cdiv(self.channels, self.bc), len(x)
         self.sizes = {"pixels": self.pixels, "PER": self.per}

@@ -99,6 +99,7 @@ class Program:
             if (problem := self._problem(node)) is not None:
                 raise Uncovered(problem)
         join_(self._graph, self._layers)
+        self._convs = self._convs_after_norms()
 
     def norms(self) -> Iterator[str]:
         """The names of the BatchNorm layers, each as often as it is called."""
@@ -107,7 +108,10 @@ class Program:
     def __call__(self, inputs: Tensor, rows: Rows) -> Any:
         """The module's outputs for all workers."""
         values: dict[fx.Node, Any] = {}
+        measured: dict[fx.Node, Any] = {}  # statistics of what convolutions gave
         for node in self._graph.nodes:
+            if node in values:
+                continue
             args, kwargs = (
                 fx.node.map_arg(given, values.__getitem__) for given in (node.args, node.kwargs)
             )
@@ -116,12 +120,40 @@ class Program:
             if node.op == "placeholder":
                 values[node] = rows.cast(inputs)
             elif isinstance(self._layer(node), nn.Conv2d):
-                (source,) = node.all_input_nodes
-                layer, name = self._layer(node), str(node.target)
-                values[node], values[source] = layers.conv(layer, rows, name, values[source])
+                found = layers.conv(self._layer(node), rows, str(node.target), *args)
+                values[node], values[node.args[0]], measured[node] = found
+            elif node.target is joined:
+                known = measured.get(node.args[1])
+                conv = self._convs.get(node)
+                both = None if conv is None else self._norm_conv(conv, rows, args, known)
+                if conv is None or both is None:
+                    name, x, residual, relu = args
+                    layer = self._layers[name]
+                    values[node] = layers.batch_norm(layer, rows, name, x, residual, relu, known)
+                else:
+                    values[conv], values[node], measured[conv] = both
             else:
                 values[node] = self._run(node, rows, args, kwargs)
         raise AssertionError("a graph ends with its output")
+
+    def _norm_conv(self, conv: fx.Node, rows: Rows, args: Any, known: Any) -> Any:
+        """What a BatchNorm and the convolution after it give, in one step where that can be."""
+        name, x, residual, relu = args
+        names = name, str(conv.target)
+        both = self._layers[name], self._layers[names[1]]
+        return layers.norm_conv(both, rows, names, x, residual, relu, known)
+
+    def _convs_after_norms(self) -> dict[fx.Node, fx.Node]:
+        """The convolutions that use a joined BatchNorm before all its other users."""
+        order = {node: place for place, node in enumerate(self._graph.nodes)}
+        firsts = {
+            node: min(node.users, key=order.__getitem__)
+            for node in order
+            if node.target is joined and node.users
+        }
+        return {
+            n: first for n, first in firsts.items() if isinstance(self._layer(first), nn.Conv2d)
+        }
 
     def _run(self, node: fx.Node, rows: Rows, args: Any, kwargs: Any) -> Any:
         target: Any = node.target
@@ -134,9 +166,6 @@ class Program:
             if isinstance(layer, _STATELESS):
                 return _batched(_pure(layer), args, kwargs)
             return layers.run(layer, rows, target, *args, **kwargs)
-        if target is joined:
-            name, *values = args
-            return layers.batch_norm(self._layers[name], rows, name, *values)
         if target in _POOLING:
             return _pooled(target, *args, **kwargs)
         if target in _DROPOUTS:

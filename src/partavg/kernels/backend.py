@@ -29,3 +29,12 @@ def lacks(device: torch.device) -> str:
     if torch.cuda.get_device_capability(device) < (8, 0):
         return f"{torch.cuda.get_device_name(device)} is older than Triton's kernels need (Ampere)"
     return ""
+
+
+@cache
+def roomy(device: torch.device) -> bool:
+    """Whether a GPU has a copy engine and the shared memory for its tiles, as Hopper has."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (9, 0):
+        return False
+    properties = torch.cuda.get_device_properties(device)
+    return int(getattr(properties, "shared_memory_per_block_optin", 0)) >= 227 * 1024

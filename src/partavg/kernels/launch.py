@@ -15,17 +15,31 @@ _collected: list[Calls] = []
 def launch(
     kernel: Any,
     grid: Sequence[int],
-    tensors: Sequence[Tensor],
+    tensors: Sequence[Any],
     sizes: Mapping[str, int],
     **constants: Any,
 ) -> None:
     """Start a kernel. A new one is compiled for other constants, but not for other sizes."""
     if _collected:
-        aligned = tuple((tensor.dtype, tensor.data_ptr() % 16 == 0) for tensor in tensors)
+        aligned = tuple(map(_kind, tensors))
         key = kernel.__name__, aligned, tuple(constants.items())
         _collected[-1][key] = lambda: kernel.warmup(*tensors, grid=grid, **sizes, **constants)
     else:
         kernel[grid](*tensors, **sizes, **constants)
+
+
+def _kind(tensor: Any) -> object:
+    """What of a tensor, or of a description of one, a kernel is compiled for."""
+    if isinstance(tensor, Tensor):
+        return tensor.dtype, tensor.data_ptr() % 16 == 0
+    return tensor.base.dtype, tuple(tensor.block_shape)
+
+
+def remembered(key: object, compile: Callable[[], object]) -> bool:
+    """Whether a kernel of another kind is only to be compiled, together with the others."""
+    if _collected:
+        _collected[-1][key] = compile
+    return bool(_collected)
 
 
 @contextmanager

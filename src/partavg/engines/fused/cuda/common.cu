@@ -1,0 +1,44 @@
+// What the kernels share. A tile is IMAGES x ROWS x GW pixels of one worker's images, [n, h, w, c] in
+// bf16. Its inputs lie in shared memory with a rim of one pixel. 16 neighbors of a row, a strip, are
+// one operand of a matrix product; where rows have 8 pixels, those of two images are neighbors.
+
+#define PITCH (C + 8)  // of a pixel in shared memory, so that eight of them lie in different banks
+#define RIM ((ROWS - 1) * STRIDE + 3)
+#define SPAN ((GW - 1) * STRIDE + 3)
+#define TILE (IMAGES * RIM * SPAN * PITCH)
+#define PER_ROW (GW >= 16 ? GW / 16 : 1)
+#define STRIPS (IMAGES * GW / 16)
+#define PIXELS (IMAGES * ROWS * GW)
+#define BANDS (GH / ROWS)
+#define PARTS (GIVEN / 8 > 0 ? GIVEN / 8 : 1)  // copies of a pixel; 4 channels are one copy of 8 bytes
+
+__device__ __forceinline__ int image_of(int strip, int p) {
+  return GW >= 16 ? strip / PER_ROW : strip * (16 / GW) + p / GW;
+}
+__device__ __forceinline__ int column_of(int strip, int p) {
+  return GW >= 16 ? strip % PER_ROW * 16 + p : p % GW;
+}
+__device__ __forceinline__ float low(u32 both) { return __uint_as_float(both << 16); }
+__device__ __forceinline__ float high(u32 both) { return __uint_as_float(both & 0xffff0000u); }
+
+// Begins to copy the inputs of tile t of a worker's `count` images, zeros where there are none. A
+// tile is as wide as its images: the rim's columns are zero from the start and stay so, and pixels
+// one after another in a tile are so in memory, too.
+__device__ __forceinline__ void load_rimmed(u16* tile, const u16* x, int t, int count) {
+  const int first = t / BANDS * IMAGES, top = t % BANDS * ROWS * STRIDE - 1;
+#pragma unroll 4
+  for (int i = threadIdx.x; i < IMAGES * RIM * GW * STRIDE * PARTS; i += THREADS) {
+    const int part = i % PARTS, column = i / PARTS % (GW * STRIDE), line = i / (GW * STRIDE * PARTS);
+    const int row = top + (IMAGES > 1 ? line % RIM : line), image = first + (IMAGES > 1 ? line / RIM : 0);
+    const bool inside = row >= 0 && row < GH * STRIDE && image < count;
+    const u16* from = x + ((image * GH * STRIDE + row) * GW * STRIDE + column) * GIVEN + part * 8;
+    u16* to = tile + (line * SPAN + column + 1) * PITCH + part * 8;
+    if (GIVEN < 8) copy8(to, inside ? from : x, inside);
+    else copy16(to, inside ? from : x, inside);
+  }
+}
+
+__device__ __forceinline__ void clear(uint4* memory) {
+  for (int i = threadIdx.x; i < 2 * TILE / 8; i += THREADS) memory[i] = make_uint4(0, 0, 0, 0);
+  __syncthreads();
+}

@@ -1,0 +1,90 @@
+"""Triton's kernels against plain torch, by Triton's interpreter: TRITON_INTERPRET=1 pytest."""
+
+import os
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from partavg.core.solver import Step
+from partavg.data.images import Images
+from partavg.solvers.sgd import SGD
+
+pytest.importorskip("triton")
+if os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("needs TRITON_INTERPRET=1 or a GPU", allow_module_level=True)
+
+from partavg.engines.fused import wide
+from partavg.engines.fused.conv_triton import images
+from partavg.kernels import sums
+
+SPANS = ((3, 10), (100, 2500), (5000, 6000))
+
+
+def test_sums_of_spans_and_their_way_back() -> None:
+    rows, weights = torch.randn(5, 6000), torch.rand(5)
+    out = torch.empty(sum(b - a for a, b in SPANS))
+    sums.weigh_(out, rows, SPANS, weights)
+    torch.testing.assert_close(out, torch.cat([weights @ rows[:, a:b] for a, b in SPANS]))
+    expected, place = rows.clone(), 0
+    for a, b in SPANS:
+        expected[:, a:b] = out[place : place + b - a]
+        place += b - a
+    sums.spread_(rows, SPANS, out)
+    assert torch.equal(rows, expected)
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [SGD(), SGD(0.9), SGD(0.9, nesterov=True, weight_decay=0.01), SGD(weight_decay=0.1)],
+    ids=str,
+)
+def test_a_step_of_sgd(solver: SGD, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = []
+    for plain in (True, False):
+        monkeypatch.setattr("partavg.solvers.sgd.uses_triton", lambda x, plain=plain: not plain)
+        torch.manual_seed(0)
+        params, grads, memory = torch.randn(3, 3, 5000)
+        state = {"momentum": memory[:, 100:4000]} if solver.momentum else {}
+        solver.step_(params[:, 100:4000], grads[:, 100:4000], state, Step(0.1, torch.ones(3, 1)))
+        ends.append(torch.cat([params, memory]))
+    torch.testing.assert_close(*ends)
+
+
+@pytest.mark.parametrize("normalize", ["channel", "pixel", "none"])
+@pytest.mark.parametrize("shape", [(3, 4, 3, 32, 32), (2, 3, 1, 28, 28)])
+def test_images(shape, normalize: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = torch.randint(0, 256, shape).byte()
+    keys = torch.randint(0, 2**62, shape[:1])
+    transform = Images.fit(given.flatten(0, 1), normalize=normalize, crop=4, flip=True)
+    found = transform(given, keys)
+    monkeypatch.setattr("partavg.data.images.uses_triton", lambda x: False)
+    torch.testing.assert_close(found, transform(given, keys))
+
+
+def test_pixels_first() -> None:
+    x = torch.randn(2, 3, 3, 40, 32)
+    y = images(x)
+    assert torch.equal(y[..., :3], x.permute(0, 1, 3, 4, 2))
+    assert not y[..., 3].any()
+
+
+@pytest.mark.parametrize(
+    ("count", "inputs", "outputs", "size", "side"),
+    [(2, 32, 64, 7, 3), (4, 48, 32, 4, 3), (2, 32, 32, 14, 5), (2, 32, 48, 8, 3)],
+)
+def test_wide_convolutions(count: int, inputs: int, outputs: int, size: int, side: int) -> None:
+    x = torch.randn(2, count, inputs, size, size, requires_grad=True)
+    flat = torch.randn(2, outputs * inputs * side * side + 8)
+    weight = flat[:, 8:].view(2, outputs, inputs, side, side).requires_grad_()
+    bias = torch.randn(2, outputs, requires_grad=True)
+    given = zip(x, weight, bias, strict=True)
+    expected = torch.stack([F.conv2d(*each, 1, side // 2) for each in given])
+    found, again = wide.Conv.apply(x, weight, bias)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    outer, added = torch.randn_like(expected), torch.randn_like(x)
+    leaves = x, weight, bias
+    ours = torch.autograd.grad([found, again], leaves, [outer, added])
+    theirs = torch.autograd.grad([expected, x], leaves, [outer, added])
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-3)
