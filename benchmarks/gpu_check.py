@@ -2,9 +2,10 @@
 
     python benchmarks/gpu_check.py
 
-float32 against float64, without tf32: the loop's own error stands beside ours, and that of a loop
-whose weights are shaken by one rounding. The same after 50 steps, where a network may have
-magnified both. Then bf16, and that the same seed gives the same bits. Exit code 1 if a check fails.
+First the bf16 kernels one by one. Then float32 against float64, without tf32: the loop's own error
+stands beside ours, and that of a loop whose weights are shaken by one rounding. The same after 50
+steps, where a network may have magnified both. Then that the same seed gives the same bits. Exit
+code 1 if a check fails.
 """
 
 import copy
@@ -14,11 +15,11 @@ from typing import Any
 
 import gpu
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from partavg.core.loop import Batch, Engine
-from partavg.engines.fused import Fused
+from partavg.engines.fused import Fused, convolution
 from partavg.engines.looped import Looped
 from partavg.engines.model import RowModel
 from partavg.models import MODELS
@@ -34,6 +35,13 @@ CASES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "vgg11": ((1, 28, 28), {}),
     "wrn16_8": ((3, 32, 32), {}),
 }
+
+CONVS = (
+    *((3, 16, 32, 3, 1), (16, 16, 32, 3, 1), (32, 32, 16, 3, 1), (64, 64, 8, 3, 1)),
+    *((16, 32, 32, 3, 2), (32, 64, 16, 3, 2), (16, 16, 32, 1, 1), (32, 64, 16, 1, 2)),
+    *((160, 160, 32, 3, 1), (640, 640, 8, 3, 1), (32, 64, 14, 5, 1), (256, 512, 4, 3, 1)),
+)
+"""Channels in and out, size, side and stride of layers of ResNet-20, WRN, the CNN and VGG."""
 
 
 def problem(
@@ -78,7 +86,7 @@ def train(engine: Engine, params: Tensor, buffers: Tensor, batch: Batch, steps: 
 
 def far(ours: Tensor, theirs: Tensor) -> float:
     """Relative distance."""
-    ours, theirs = ours.double(), theirs.double()
+    ours, theirs = ours.detach().double(), theirs.detach().double()
     return float((ours - theirs).norm() / theirs.norm().clamp(min=1e-30))
 
 
@@ -137,6 +145,37 @@ def check(name: str) -> bool:
     return good
 
 
+def convolved(x: Tensor, weight: Tensor, stride: int) -> Tensor:
+    """What the engine's kernels make of x, whichever they take."""
+    outputs, inputs, side = weight.shape[1:4]
+    layer = nn.Conv2d(inputs, outputs, side, stride, side // 2, bias=False)
+    cut = convolution.tiling(x, layer, weight)
+    if cut is not None:
+        return convolution.conv2d_small(x, weight, cut).y
+    sizes = (stride, stride), (side // 2, side // 2), (1, 1)
+    return convolution.conv2d(x, weight, None, *sizes, 1).y
+
+
+def kernels(inputs: int, outputs: int, size: int, side: int, stride: int) -> bool:
+    """A convolution in bf16, and its gradients, against float32 on the same rounded numbers."""
+    torch.manual_seed(0)
+    x = torch.randn(3, 32, inputs, size, size, device=GPU).bfloat16().requires_grad_()
+    kernel = torch.randn(3, outputs, inputs, side, side, device=GPU) / (side * inputs**0.5)
+    weight = kernel.bfloat16().float().requires_grad_()
+    y = convolved(x, weight, stride)
+    pairs = zip(x.float(), weight, strict=True)
+    truth = torch.stack([F.conv2d(*pair, None, stride, side // 2) for pair in pairs])
+    outer = torch.randn_like(truth).bfloat16()
+    ours = [y, *torch.autograd.grad(y, [x, weight], outer)]
+    theirs = [truth, *torch.autograd.grad(truth, [x, weight], outer.float())]
+    found = errors(ours, theirs)
+    good = all(error <= most for error, most in zip(found, (5e-3, 5e-3, 1e-3), strict=True))
+    text = " ".join(f"{error:.0e}" for error in found)
+    case = f"{inputs} to {outputs} channels, {size} x {size}, {side} x {side}, stride {stride}"
+    print(f"{'ok  ' if good else 'FAIL'} {case}: output, gradients of input and weights {text}")
+    return good
+
+
 def repeats(name: str = "resnet20", steps: int = 24) -> bool:
     """Whether two runs with the `deterministic` switch end with the same bits, and its cost."""
     ends = []
@@ -160,7 +199,8 @@ def main() -> None:
     print(torch.cuda.get_device_name(), torch.__version__)
     print("relative errors of losses, gradients, buffers")
     names = sys.argv[1:] or list(CASES)
-    good = [check(name) for name in names] + [repeats()]
+    good = [kernels(*case) for case in CONVS]
+    good += [check(name) for name in names] + [repeats()]
     sys.exit(0 if all(good) else 1)
 
 
