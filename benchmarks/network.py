@@ -74,9 +74,7 @@ def sites(workers: int, megabits: float, latency: float = 0.0) -> Iterator[list[
         yield made
 
 
-def _bridged(
-    made: list[Site], shape: tuple[str, ...], latency: float, undo: ExitStack
-) -> None:
+def _bridged(made: list[Site], shape: tuple[str, ...], latency: float, undo: ExitStack) -> None:
     """A veth pair from every namespace to one bridge, shaped towards the worker here."""
     bridge = f"pa{os.getpid()}"
     _run("ip", "link", "add", bridge, "type", "bridge")
@@ -92,9 +90,7 @@ def _bridged(
         _run("tc", "qdisc", "add", "dev", outside, *shape)
 
 
-def _relayed(
-    made: list[Site], shape: tuple[str, ...], latency: float, undo: ExitStack
-) -> None:
+def _relayed(made: list[Site], shape: tuple[str, ...], latency: float, undo: ExitStack) -> None:
     """A tun device in every namespace; what is written to one is read here, late."""
     from relay import Relay
 
