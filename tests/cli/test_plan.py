@@ -24,7 +24,7 @@ def test_the_table_and_the_recommendation(tmp_path: Path) -> None:
     kept = tmp_path / "plan.json"
     done = plan(*ISSUE, "--json", kept)
     assert done.exit_code == 0, done.output
-    assert "25,557,032 parameters, 102.2 MB as fp32" in done.output
+    assert "25,557,032 parameters, 102.2 MB (full)" in done.output
     for name in ("synchronous", "periodic", "2 parts", "partial", "partial, overlapped"):
         assert re.search(rf"^  {name} +\d", done.output, re.MULTILINE)
     numbers = json.loads(kept.read_text())
@@ -42,7 +42,7 @@ def test_a_small_wire_and_an_interval(tmp_path: Path) -> None:
     kept = tmp_path / "plan.json"
     options = ["--parameters", "1000000", "--step-ms", "10", *NETWORK, "--wire", "bf16"]
     done = plan(*options, "--interval", "6", "--samples", "1600", "--batch", "1", "--json", kept)
-    assert "2.0 MB as bf16" in done.output
+    assert "2.0 MB (bf16)" in done.output
     assert "100 in an epoch" in done.output
     found = json.loads(kept.read_text())["plans"]
     assert {each["parts"] for each in found} == {1, 2, 3, 6}

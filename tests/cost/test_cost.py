@@ -12,7 +12,9 @@ from partavg.cost import PARAMETERS, Job, Network, cost, plans, recommend
 from partavg.cost.recommend import long_enough
 from partavg.models import MODELS
 
-jobs = st.builds(Job, st.integers(1, 10**9), st.floats(1e-4, 10), width=st.sampled_from([1, 2, 4]))
+jobs = st.builds(
+    Job, st.integers(1, 10**9), st.floats(1e-4, 10), width=st.sampled_from([1 + 4 / 256, 2, 4])
+)
 networks = st.builds(
     Network,
     st.integers(2, 256),

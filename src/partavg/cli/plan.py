@@ -20,8 +20,8 @@ Examples:
   partavg plan --parameters 7000000 --step-ms 50 --bandwidth 12.5MB --workers 4 --json plan.json
 """
 
-WIRES = {"fp32": 4, "bf16": 2, "int8": 1}
-"""Bytes per parameter in a message."""
+WIRES = {"full": 4, "bf16": 2, "int8": 1 + 4 / 256}
+"""Bytes per parameter in a message; int8 has a scale for every 256."""
 
 
 @click.command(epilog=EXAMPLES)
@@ -33,7 +33,7 @@ WIRES = {"fp32": 4, "bf16": 2, "int8": 1}
 @click.option("--workers", type=int, required=True, help="How many train.")
 @click.option("--interval", default=8, show_default=True, help="Steps between averages of a part.")
 @click.option(
-    "--wire", type=click.Choice(list(WIRES)), default="fp32", show_default=True, help="Of messages."
+    "--wire", type=click.Choice(list(WIRES)), default="full", show_default=True, help="Of messages."
 )
 @click.option(
     "--backend",
@@ -82,8 +82,8 @@ def plan(
         chosen = recommend(found)
         console = drive.console()
         click.echo(
-            f"{model or 'model'}: {job.parameters:,} parameters, {job.size / 1e6:,.1f} MB as "
-            f"{wire}; {workers} workers, steps of {step_ms:g} ms, {steps:,} in an epoch; "
+            f"{model or 'model'}: {job.parameters:,} parameters, {job.size / 1e6:,.1f} MB "
+            f"({wire}); {workers} workers, steps of {step_ms:g} ms, {steps:,} in an epoch; "
             f"{bandwidth} per second, {latency}, {backend}"
         )
         everything = [cost(job, network, Schedule.synchronous())] * (interval > 1) + found

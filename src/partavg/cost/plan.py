@@ -15,7 +15,7 @@ class Job:
     parameters: int
     step: float
     """Seconds."""
-    width: int = 4
+    width: float = 4
     """Bytes per parameter in a message."""
 
     def __post_init__(self) -> None:
@@ -25,7 +25,7 @@ class Job:
             raise ValueError(f"a step of {self.step} s is none: use more than 0")
 
     @property
-    def size(self) -> int:
+    def size(self) -> float:
         """Bytes of the whole model in messages."""
         return self.parameters * self.width
 
