@@ -1,7 +1,6 @@
 """All workers in one process: the simulator."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,18 +8,19 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from partavg.backends.course import Course
 from partavg.backends.planner import (
     Bank,
     Buffers,
     Planner,
     Weights,
     bank_device,
+    check_recut,
     kept,
     shares_of,
 )
 from partavg.core import average
 from partavg.core.adapt import Adapt
-from partavg.core.exchange import settle_
 from partavg.core.loop import Batch, Record, Watch, train, unwatched
 from partavg.core.pace import Pace
 from partavg.core.participation import Participation
@@ -105,17 +105,20 @@ class Simulation:
             )
 
         check_delay(delay, schedule, buffers)
-        if adapt and not isinstance(partition, str):
-            raise ValueError(
-                "a schedule that adapts cuts the model anew: give the name of a partition, like "
-                "channel, and not a Partition"
-            )
+        check_recut(adapt, partition)
         shares = shares_of(weights, split).to(self._device, self._model.dtype)
-        self._planner = Planner(
-            self._model, partition, buffers, shares, participation, pace, delay, seed
+        planner = Planner(
+            self._model.params,
+            self._model.buffers,
+            partition,
+            buffers,
+            shares,
+            participation,
+            pace,
+            delay,
+            seed,
         )
-        self._given, self._adapt = schedule, adapt
-        self._plan = self._planner(adapt.first(schedule) if adapt else schedule)
+        self._course = Course(schedule, adapt, planner)
 
         start = self._model.start()
         self.engine = choose(
@@ -136,68 +139,45 @@ class Simulation:
         if participation and participation.moves:
             names = kept(participation, self._solver, self.workers)
             self.workers.keep(len(split), names, bank_device(bank, self._device))
-        if adapt and adapt.measures:
-            self.workers.notes["apart"] = self.workers.steps.new_zeros(self.schedule.parts)
-            self.workers.notes["sizes"] = list(self.partition.sizes)
+        self._course.prepare_(self.workers)
 
     @property
     def schedule(self) -> Schedule:
         """The schedule, as it is now."""
-        return self._plan.schedule
+        return self._course.plan.schedule
 
     @property
     def partition(self) -> Partition:
         """The partition, as it is now."""
-        return self._plan.partition
+        return self._course.plan.partition
 
     def clients(self, step: int) -> Int[np.ndarray, "m"]:
         """The worker whose samples each row reads at a step."""
-        participation = self._plan.participation
+        participation = self._course.plan.participation
         return participation(step) if participation else np.arange(len(self.workers.params))
 
     def train(self, until: int, watch: Watch = unwatched) -> Iterator[Record]:
         """Train up to step `until`; yield a record after each iteration."""
-        while self.workers.step < until:
-            if self._adapt and self.schedule.cycle_ends(self.workers.step):
-                self._change(self._adapt)
+        workers, course = self.workers, self._course
+        while workers.step < until:
+            course.change_(workers, self._solver, self._lr(workers.step + 1))
             for record in train(
-                self.workers,
+                workers,
                 self._engine,
                 self._batch,
-                plan=self._plan,
+                plan=course.plan,
                 solver=self._solver,
                 lr=self._lr,
-                until=min(until, self._cycle_end()) if self._adapt else until,
+                until=min(until, course.cycle_end(workers.step)) if course.adapt else until,
                 watch=watch,
             ):
-                if self._adapt:
-                    self._adapt.see(self.workers.notes, self._weights @ record.losses, record.lr)
+                course.see(workers, self._weights @ record.losses, record.lr)
                 yield record
 
     def load(self, saved: dict[str, Any]) -> None:
         """Go on from what `workers.state()` was at some step."""
         self.workers.load_(saved)
-        now = self.workers.notes.get("schedule")
-        first = self._adapt.first(self._given) if self._adapt else self._given
-        self._plan = self._planner(replace(self._given, **now) if now else first)
-
-    def _cycle_end(self) -> int:
-        """The step that ends the present cycle."""
-        gone = self.workers.step - self.schedule.start
-        return self.workers.step + self.schedule.interval - gone % self.schedule.interval
-
-    def _change(self, adapt: Adapt) -> None:
-        """Let another schedule follow where the policy says so."""
-        workers, step, now = self.workers, self.workers.step, self.schedule
-        follows = adapt.next(workers.notes, step, now, self._given, self._lr(step + 1))
-        if follows == now:
-            return
-        if (follows.interval, follows.parts) != (now.interval, now.parts):
-            settle_(workers, self._plan, self._solver)
-            workers.recut(follows.parts)
-        self._plan = self._planner(follows)
-        keys = ("interval", "parts", "start", "multiples")
-        workers.notes["schedule"] = {key: getattr(follows, key) for key in keys}
+        self._course.load(self.workers)
 
     def consensus(self) -> nn.Module:
         """A copy of the model that holds u, the average of all workers, in evaluation mode."""
@@ -236,7 +216,7 @@ class Simulation:
     @property
     def _weights(self) -> Tensor:
         """p_i of the workers that took the last step."""
-        return self._plan.weights_at(max(1, self.workers.step))
+        return self._course.plan.weights_at(max(1, self.workers.step))
 
     def _evaluate(self, module: nn.Module, samples: tuple[Tensor, Tensor]) -> Evaluation:
         inputs, targets = samples
@@ -247,7 +227,7 @@ class Simulation:
         return self._transform(inputs, None)
 
     def _batch(self, step: int) -> Batch:
-        participation = self._plan.participation
+        participation = self._course.plan.participation
         active = participation(step) if participation else None
         indices, keys = (tensor.to(self._device) for tensor in self._batches(step, active))
         inputs, targets = self._samples

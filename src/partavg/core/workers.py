@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from partavg.core.layout import Layout
+from partavg.core.partition import Span
 from partavg.core.solver import Solver, State, Sync
 
 
@@ -51,6 +52,11 @@ class Workers:
         memory = solver.init(params, layout)
         return cls(params, buffers, memory, clock, clock.clone(), clock[:, :1].clone())
 
+    def columns(self, spans: Sequence[Span], buffer_spans: Sequence[Span]) -> list[Tensor]:
+        """Views of some columns of parameters and buffers: what an exchange reads and writes."""
+        params = [self.params[:, a:b] for a, b in spans]
+        return params + [self.buffers[:, a:b] for a, b in buffer_spans]
+
     def sync(self, part: int, share: float = 1.0) -> Sync:
         """What the workers did with a part since it was last averaged."""
         clock = slice(part, part + 1)
@@ -80,7 +86,9 @@ class Workers:
                 rows.copy_(kept[coming.to(kept.device)])
 
     def state(self) -> dict[str, Any]:
-        """All of it, to save."""
+        """All of it, to save; what is on its way is waited for."""
+        for message in self.pending.values():
+            message["total"] = arrived(message)
         return {name: getattr(self, name) for name in self.__slots__}
 
     def load_(self, saved: dict[str, Any]) -> None:
@@ -111,3 +119,10 @@ class Workers:
         for name, tensor in self.memory.items():
             if len(tensor) == len(self.params):
                 yield f"memory.{name}", tensor
+
+
+def arrived(message: dict[str, Any]) -> Tensor:
+    """The total of a pending message: there already, or waited for."""
+    total = message["total"]
+    ready: Tensor = total() if callable(total) else total
+    return ready

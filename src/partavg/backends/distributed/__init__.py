@@ -1,0 +1,6 @@
+"""Partial averaging over torch.distributed, in a user's own loop."""
+
+from partavg.backends.distributed.attach import attach
+from partavg.backends.distributed.averager import Averager
+
+__all__ = ["Averager", "attach"]
