@@ -7,9 +7,9 @@ Four gloo processes, each in a network namespace of its own behind a link of 100
 bytes are those on its interface), train the same model of ten million parameters in the same loop.
 A step is a forward and backward pass and SGD with momentum on a batch of 4, and a sleep that makes
 it as long as the transfer of a part: four processes share this machine's cores, and a worker that
-sleeps leaves its core to the others as a GPU would. Every row starts new processes, and rows take
-turns. Times are medians over the repeats; one repeat's time is the mean of all iterations after a
-cycle of warm-up, of the slowest worker.
+sleeps leaves its core to the others as a GPU would. Rows take turns, a repeat of all of them in
+new processes. Times are medians over the repeats; one repeat's time is the mean of all iterations
+after a cycle of warm-up, of the slowest worker.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -53,8 +54,8 @@ ROWS: dict[str, Row] = {
 }
 
 
-def launch(places: list[Site], settings: dict[str, Any], limit: float) -> list[dict[str, Any]]:
-    """Run one worker in each namespace to its end, and read what they measured."""
+def launch(places: list[Site], tasks: list[dict[str, Any]], limit: float) -> list[list[Any]]:
+    """Run one worker in each namespace to its end, and read what all measured in each task."""
     program = str(Path(__file__).with_name("distributed_worker.py"))
     processes = []
     for rank, site in enumerate(places):
@@ -69,7 +70,7 @@ def launch(places: list[Site], settings: dict[str, Any], limit: float) -> list[d
         }
         processes.append(
             subprocess.Popen(
-                site.command(sys.executable, program, json.dumps(settings)),
+                site.command(sys.executable, program, json.dumps(tasks)),
                 env={**os.environ, **variables},
                 stdout=subprocess.PIPE,
                 text=True,
@@ -82,15 +83,15 @@ def launch(places: list[Site], settings: dict[str, Any], limit: float) -> list[d
             process.kill()
             process.wait()
     if any(process.returncode for process in processes):
-        raise RuntimeError(f"a worker failed: {settings}")
-    return [json.loads(text.splitlines()[-1]) for text in said]
+        raise RuntimeError("a worker failed: see above")
+    return list(zip(*(map(json.loads, text.splitlines()) for text in said), strict=True))
 
 
-def repeat(places: list[Site], name: str, step: float, cycles: int) -> dict[str, float]:
-    """One run of a row: the slowest worker's seconds, the mean of the others' counts."""
+def task(name: str, step: float, cycles: int) -> dict[str, Any]:
+    """What the workers are told to do for a row."""
     method, options, _, _ = ROWS[name]
     short = method == "ddp"  # every iteration is a cycle
-    settings = {
+    return {
         "method": method,
         "options": options,
         "interval": INTERVAL,
@@ -99,7 +100,10 @@ def repeat(places: list[Site], name: str, step: float, cycles: int) -> dict[str,
         "warmup": 1 if short else INTERVAL,
         "iterations": 2 * cycles if short else cycles * INTERVAL,
     }
-    found = launch(places, settings, limit=60 + 30 * cycles * step / 0.6)
+
+
+def joined(found: Sequence[dict[str, float]]) -> dict[str, float]:
+    """The slowest worker's seconds, the mean of all workers' counts."""
     counts = {key: mean(each[key] for each in found) for key in ("bytes", "counted", "messages")}
     return {"seconds": max(each["seconds"] for each in found), **counts}
 
@@ -146,7 +150,7 @@ def _ratio(runs: dict[str, list[dict[str, float]]], name: str) -> str:
 def all_reduces(places: list[Site], network: Network, repeats: int) -> None:
     """Gloo's all-reduce by itself, against the plan."""
     print("\n| bytes | measured, s (range) | planned, s |\n|---|---|---|")
-    found = launch(places, {"sizes": SIZES, "repeats": repeats}, limit=60 + 30 * repeats)
+    (found,) = launch(places, [{"sizes": SIZES, "repeats": repeats}], limit=120 + 30 * repeats)
     for size in SIZES:
         slowest = sorted(map(max, *(each[str(size)] for each in found)))
         own, planned = median(slowest), network.seconds(size)
@@ -186,9 +190,9 @@ def main() -> None:
             f"steps of {step:.3f} s, {cycles} cycles of {INTERVAL}, {repeats} repeats", flush=True
         )
         for _ in range(repeats):
-            for name in names:
-                runs[name].append(repeat(places, name, step, cycles))
-                print(f"{name}: {runs[name][-1]}", file=sys.stderr)
+            tasks = [task(name, step, cycles) for name in names]
+            for name, found in zip(names, launch(places, tasks, limit=1000), strict=True):
+                runs[name].append(joined(found))
     report(runs, network, step)
 
 
