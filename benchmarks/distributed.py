@@ -21,36 +21,49 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, median
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from network import Site, require, sites
 
 from partavg.core.schedule import Schedule
-from partavg.cost import Job, Network, cost
+from partavg.cost import WIRES, Job, Network, cost
 
 WORKERS = 4
 INTERVAL = 8
 PARAMETERS = 10_020_874
 SIZES = (4_000, 40_000, 400_000, 1_000_000, 5_000_000, 20_000_000, 40_000_000)
 
-Row = tuple[str, dict[str, Any], Schedule | None, int]
-"""Method, its options, and the schedule and delay to plan for."""
+Runs = dict[str, list[dict[str, float]]]
+"""What the repeats of each row measured."""
+
+
+class Row(NamedTuple):
+    """Method, its options, and the schedule and delay to plan for."""
+
+    method: str
+    options: dict[str, Any] = {}  # noqa: RUF012
+    schedule: Schedule | None = None
+    delay: int = 0
+
+
+def ours(parts: int, delay: int = 0, wire: str = "full") -> Row:
+    """A row of partavg.attach."""
+    options = {"parts": parts, "delay": delay, "wire": wire}
+    return Row("ours", options, Schedule(INTERVAL, parts), delay)
+
 
 ROWS: dict[str, Row] = {
-    "alone": ("alone", {}, None, 0),
-    "ddp": ("ddp", {}, Schedule.synchronous(), 0),
-    "averager": ("averager", {}, Schedule(INTERVAL), 0),
-    "local_sgd": ("local_sgd", {}, Schedule(INTERVAL), 0),
-    "periodic": ("ours", {"parts": 1}, Schedule(INTERVAL), 0),
-    "4 parts": ("ours", {"parts": 4}, Schedule(INTERVAL, 4), 0),
-    "partial": ("ours", {"parts": INTERVAL}, Schedule.partial(INTERVAL), 0),
-    "partial, delay 1": (
-        "ours",
-        {"parts": INTERVAL, "delay": 1},
-        Schedule.partial(INTERVAL),
-        1,
-    ),
+    "alone": Row("alone"),
+    "ddp": Row("ddp", schedule=Schedule.synchronous()),
+    "averager": Row("averager", schedule=Schedule(INTERVAL)),
+    "local_sgd": Row("local_sgd", schedule=Schedule(INTERVAL)),
+    "periodic": ours(1),
+    "4 parts": ours(4),
+    "partial": ours(INTERVAL),
+    "overlapped": ours(INTERVAL, delay=1),
+    "partial bf16": ours(INTERVAL, wire="bf16"),
+    "partial int8": ours(INTERVAL, wire="int8"),
 }
 
 
@@ -78,22 +91,24 @@ def launch(places: list[Site], tasks: list[dict[str, Any]], limit: float) -> lis
         )
     try:
         said = [process.communicate(timeout=limit)[0] for process in processes]
+    except subprocess.TimeoutExpired:
+        sys.exit(f"the workers did not end within {limit:.0f} s: see above how far they came")
     finally:
         for process in processes:
             process.kill()
             process.wait()
     if any(process.returncode for process in processes):
-        raise RuntimeError("a worker failed: see above")
+        sys.exit("a worker failed: see above")
     return list(zip(*(map(json.loads, text.splitlines()) for text in said), strict=True))
 
 
 def task(name: str, step: float, cycles: int) -> dict[str, Any]:
     """What the workers are told to do for a row."""
-    method, options, _, _ = ROWS[name]
-    short = method == "ddp"  # every iteration is a cycle
+    row = ROWS[name]
+    short = row.method == "ddp"  # every iteration is a cycle
     return {
-        "method": method,
-        "options": options,
+        "method": row.method,
+        "options": row.options,
         "interval": INTERVAL,
         "step": step,
         "batch": 4,
@@ -108,40 +123,49 @@ def joined(found: Sequence[dict[str, float]]) -> dict[str, float]:
     return {"seconds": max(each["seconds"] for each in found), **counts}
 
 
-def report(runs: dict[str, list[dict[str, float]]], network: Network, step: float) -> None:
+def report(runs: Runs, network: Network) -> None:
     """A line per row, in Markdown."""
-    times = {name: median(each["seconds"] for each in found) for name, found in runs.items()}
     headings = ("row", "iterations/s (range)", "s/iteration", "planned", "MB/iteration on the link")
     headings += ("MB by our count", "messages", "communication hidden", "time against averager")
     print(f"\n| {' | '.join(headings)} |\n{'|---' * len(headings)}|")
     for name, found in runs.items():
-        _, _, schedule, delay = ROWS[name]
-        rates = sorted(1 / each["seconds"] for each in found)
-        own = times[name]
-        cells = [name, f"{1 / own:.3f} ({rates[0]:.3f} to {rates[-1]:.3f})", f"{own:.3f}"]
-        if schedule:
-            planned = cost(Job(PARAMETERS, times.get("alone", step)), network, schedule, delay)
-            cells.append(f"{planned.seconds:.3f} ({100 * (planned.seconds / own - 1):+.0f} %)")
-        else:
-            cells.append("")
+        own, (low, high) = time(runs, name), (f(e["seconds"] for e in found) for f in (min, max))
         counted = network.traffic(median(each["counted"] for each in found)) / 1e6
+        cells = [name, f"{1 / own:.3f} ({1 / high:.3f} to {1 / low:.3f})", f"{own:.3f}"]
+        cells += [_planned(runs, name, network)]
         cells += [f"{median(each['bytes'] for each in found) / 1e6:.2f}"]
         cells += [f"{counted:.2f}", f"{found[0]['messages']:.3g}"] if counted else ["", ""]
-        cells += [_hidden(times, name, delay), _ratio(runs, name)]
+        cells += [_hidden(runs, name), _ratio(runs, name)]
         print(f"| {' | '.join(cells)} |")
 
 
-def _hidden(times: dict[str, float], name: str, delay: int) -> str:
-    """Of the time that the same plan adds without delay, the share that delay saves."""
-    if not delay or not {"alone", "partial"} <= times.keys():
+def time(runs: Runs, name: str) -> float:
+    """Seconds of an iteration."""
+    return median(each["seconds"] for each in runs[name])
+
+
+def _planned(runs: Runs, name: str, network: Network) -> str:
+    """What `partavg plan` says, given the step that was measured alone."""
+    schedule, delay = ROWS[name].schedule, ROWS[name].delay
+    if not schedule or "alone" not in runs:
         return ""
-    added = times["partial"] - times["alone"]
-    return f"{100 * (1 - (times[name] - times['alone']) / added):.0f} %"
+    width = WIRES[ROWS[name].options.get("wire", "full")]
+    job = Job(PARAMETERS, time(runs, "alone"), width)
+    planned = cost(job, network, schedule, delay).seconds
+    return f"{planned:.3f} ({100 * (planned / time(runs, name) - 1):+.0f} %)"
 
 
-def _ratio(runs: dict[str, list[dict[str, float]]], name: str) -> str:
+def _hidden(runs: Runs, name: str) -> str:
+    """Of the time that the same plan adds without delay, the share that delay saves."""
+    if not ROWS[name].delay or not {"alone", "partial"} <= runs.keys():
+        return ""
+    step = time(runs, "alone")
+    return f"{100 * (1 - (time(runs, name) - step) / (time(runs, 'partial') - step)):.0f} %"
+
+
+def _ratio(runs: Runs, name: str) -> str:
     """Median of the ratios to PeriodicModelAverager, repeat by repeat."""
-    if "averager" not in runs or ROWS[name][0] != "ours":
+    if "averager" not in runs or ROWS[name].method != "ours":
         return ""
     pairs = zip(runs[name], runs["averager"], strict=True)
     return f"{median(a['seconds'] / b['seconds'] for a, b in pairs):.3f}"
@@ -181,7 +205,9 @@ def main() -> None:
     step = network.seconds(4 * PARAMETERS / INTERVAL)
     print(f"{WORKERS} workers, {arguments.megabits:g} Mbit/s, {arguments.latency:g} ms")
     names = arguments.only.split(",") if arguments.only else list(ROWS)
-    runs: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+    if not set(names) <= ROWS.keys():
+        sys.exit(f"--only {arguments.only} is not known: use some of {','.join(ROWS)}")
+    runs: Runs = {name: [] for name in names}
     with sites(WORKERS, arguments.megabits, arguments.latency / 1e3) as places:
         if arguments.all_reduces:
             all_reduces(places, network, repeats)
@@ -193,7 +219,7 @@ def main() -> None:
             tasks = [task(name, step, cycles) for name in names]
             for name, found in zip(names, launch(places, tasks, limit=1000), strict=True):
                 runs[name].append(joined(found))
-    report(runs, network, step)
+    report(runs, network)
 
 
 if __name__ == "__main__":

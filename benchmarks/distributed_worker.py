@@ -95,17 +95,18 @@ METHODS: dict[str, Callable[..., AbstractContextManager[Loop]]] = {
 class Pace:
     """Makes a step as long as it is set, by a sleep between its forward and its backward pass.
 
-    Learned before anything is exchanged: what the backward pass and the optimizer take.
+    What the backward pass and the optimizer take is learned once, before anything is exchanged, so
+    that all rows have the same step.
     """
 
-    def __init__(self, step: float) -> None:
-        self._step = step
+    def __init__(self) -> None:
+        self._step = 0.0
         self._rest: list[float] = []
         self._began = self._waited = 0.0
 
-    def start(self) -> None:
-        """A step begins."""
-        self._began = perf_counter()
+    def start(self, step: float) -> None:
+        """A step begins that is to take so long."""
+        self._began, self._step = perf_counter(), step
 
     def wait(self) -> None:
         """Sleep until what is left of the step is what its rest will take."""
@@ -117,8 +118,13 @@ class Pace:
         """The step is over."""
         self._rest.append(perf_counter() - self._waited)
 
+    @property
+    def learned(self) -> bool:
+        """Whether enough steps were seen."""
+        return len(self._rest) >= 10
 
-def train(settings: Settings) -> Settings:
+
+def train(settings: Settings, pace: Pace) -> Settings:
     """Warm up, then measure so many iterations."""
     model = network_of_ten_million()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
@@ -126,28 +132,27 @@ def train(settings: Settings) -> Settings:
     x = torch.randn(settings["batch"], 784, generator=generator)
     y = torch.randint(0, 10, (settings["batch"],), generator=generator)
 
-    def step(module: nn.Module, pace: Pace) -> None:
-        pace.start()
+    def step(module: nn.Module) -> None:
+        pace.start(settings["step"])
         optimizer.zero_grad()
         loss = F.cross_entropy(module(x), y)
         pace.wait()
         loss.backward()
         optimizer.step()
 
-    pace = Pace(settings["step"])
-    for _ in range(5):
-        step(model, pace)
+    while not pace.learned:
+        step(model)
         pace.learn()
     options = settings["options"]
     with METHODS[settings["method"]](model, optimizer, settings["interval"], **options) as loop:
         module, after, counted = loop
         for _ in range(settings["warmup"]):
-            step(module, pace)
+            step(module)
             after()
         before = sent_bytes(), *counted()
         began = perf_counter()
         for _ in range(settings["iterations"]):
-            step(module, pace)
+            step(module)
             after()
         seconds = perf_counter() - began
         changes = [b - a for a, b in zip(before, (sent_bytes(), *counted()), strict=True)]
@@ -175,8 +180,9 @@ def main() -> None:
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = LINK
     dist.init_process_group("gloo", timeout=_TIMEOUT)
+    pace = Pace()
     for task in json.loads(sys.argv[1]):
-        found = all_reduces(task) if "sizes" in task else train(task)
+        found = all_reduces(task) if "sizes" in task else train(task, pace)
         print(json.dumps(found))
         if not dist.get_rank():
             print(f"{task}\n  {found}", file=sys.stderr)

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from partavg.cli import drive, options, units
 from partavg.core.schedule import Schedule
-from partavg.cost import BACKENDS, PARAMETERS, Cost, Job, Network, cost, plans, recommend
+from partavg.cost import BACKENDS, PARAMETERS, WIRES, Cost, Job, Network, cost, plans, recommend
 from partavg.cost.recommend import Recommendation, long_enough
 from partavg.folder import Row, write_json
 from partavg.tables import check_name
@@ -19,9 +19,6 @@ Examples:
   partavg plan --model gpt2 --step-ms 900 --bandwidth 1Gbit --workers 8 --interval 32 --wire bf16
   partavg plan --parameters 7000000 --step-ms 50 --bandwidth 12.5MB --workers 4 --json plan.json
 """
-
-WIRES = {"full": 4, "bf16": 2, "int8": 1 + 4 / 256}
-"""Bytes per parameter in a message; int8 has a scale for every 256."""
 
 
 @click.command(epilog=EXAMPLES)

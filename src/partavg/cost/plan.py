@@ -7,6 +7,9 @@ from partavg.core.plan import check_delay
 from partavg.core.schedule import Schedule
 from partavg.cost.network import Network
 
+WIRES = {"full": 4.0, "bf16": 2.0, "int8": 1 + 4 / 256}
+"""Bytes per parameter in a message of each kind; int8 has a scale for every 256."""
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -15,7 +18,7 @@ class Job:
     parameters: int
     step: float
     """Seconds."""
-    width: float = 4
+    width: float = WIRES["full"]
     """Bytes per parameter in a message."""
 
     def __post_init__(self) -> None:
