@@ -5,11 +5,12 @@
 
 Four gloo processes, each in a network namespace of its own behind a link of 100 Mbit/s (network.py;
 bytes are those on its interface), train the same model of ten million parameters in the same loop.
-A step is a forward and backward pass and SGD with momentum on a batch of 4, and a sleep that makes
-it as long as the transfer of a part: four processes share this machine's cores, and a worker that
-sleeps leaves its core to the others as a GPU would. Rows take turns, a repeat of all of them in
-new processes. Times are medians over the repeats; one repeat's time is the mean of all iterations
-after a cycle of warm-up, of the slowest worker.
+A step is a forward and backward pass and SGD with momentum on a batch of 4, and then a sleep that
+makes it as long as the transfer of a part: four processes share this machine's cores, and a worker
+that sleeps leaves its core to the others as a GPU would. DDP, which exchanges in its backward pass,
+gets the sleep for nothing. Rows take turns, a repeat of all of them in new processes. Times are
+medians over the repeats; one repeat's time is the mean of all iterations after a cycle of warm-up,
+of the slowest worker.
 """
 
 import argparse

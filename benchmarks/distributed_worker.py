@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
-from statistics import median
 from time import perf_counter, sleep
 from typing import Any
 
@@ -92,39 +91,7 @@ METHODS: dict[str, Callable[..., AbstractContextManager[Loop]]] = {
 }
 
 
-class Pace:
-    """Makes a step as long as it is set, by a sleep between its forward and its backward pass.
-
-    What the backward pass and the optimizer take is learned once, before anything is exchanged, so
-    that all rows have the same step.
-    """
-
-    def __init__(self) -> None:
-        self._step = 0.0
-        self._rest: list[float] = []
-        self._began = self._waited = 0.0
-
-    def start(self, step: float) -> None:
-        """A step begins that is to take so long."""
-        self._began, self._step = perf_counter(), step
-
-    def wait(self) -> None:
-        """Sleep until what is left of the step is what its rest will take."""
-        rest = median(self._rest) if self._rest else 0.0
-        sleep(max(0.0, self._began + self._step - rest - perf_counter()))
-        self._waited = perf_counter()
-
-    def learn(self) -> None:
-        """The step is over."""
-        self._rest.append(perf_counter() - self._waited)
-
-    @property
-    def learned(self) -> bool:
-        """Whether enough steps were seen."""
-        return len(self._rest) >= 10
-
-
-def train(settings: Settings, pace: Pace) -> Settings:
+def train(settings: Settings) -> Settings:
     """Warm up, then measure so many iterations."""
     model = network_of_ten_million()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
@@ -132,29 +99,31 @@ def train(settings: Settings, pace: Pace) -> Settings:
     x = torch.randn(settings["batch"], 784, generator=generator)
     y = torch.randint(0, 10, (settings["batch"],), generator=generator)
 
-    def step(module: nn.Module) -> None:
-        pace.start(settings["step"])
-        optimizer.zero_grad()
-        loss = F.cross_entropy(module(x), y)
-        pace.wait()
-        loss.backward()
-        optimizer.step()
+    began = 0.0
 
-    while not pace.learned:
-        step(model)
-        pace.learn()
+    def fill(*_: object) -> None:
+        """Sleep for the rest of the step: averaging, registered later, comes after it."""
+        sleep(max(0.0, began + settings["step"] - perf_counter()))
+
+    def step(module: nn.Module, after: Callable[[], object]) -> None:
+        nonlocal began
+        began = perf_counter()
+        optimizer.zero_grad()
+        F.cross_entropy(module(x), y).backward()
+        optimizer.step()
+        after()
+
+    optimizer.register_step_post_hook(fill)
     options = settings["options"]
     with METHODS[settings["method"]](model, optimizer, settings["interval"], **options) as loop:
         module, after, counted = loop
         for _ in range(settings["warmup"]):
-            step(module)
-            after()
+            step(module, after)
         before = sent_bytes(), *counted()
-        began = perf_counter()
+        start = perf_counter()
         for _ in range(settings["iterations"]):
-            step(module)
-            after()
-        seconds = perf_counter() - began
+            step(module, after)
+        seconds = perf_counter() - start
         changes = [b - a for a, b in zip(before, (sent_bytes(), *counted()), strict=True)]
     per_iteration = [value / settings["iterations"] for value in (seconds, *changes)]
     return dict(zip(("seconds", "bytes", "counted", "messages"), per_iteration, strict=True))
@@ -180,9 +149,8 @@ def main() -> None:
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = LINK
     dist.init_process_group("gloo", timeout=_TIMEOUT)
-    pace = Pace()
     for task in json.loads(sys.argv[1]):
-        found = all_reduces(task) if "sizes" in task else train(task, pace)
+        found = all_reduces(task) if "sizes" in task else train(task)
         print(json.dumps(found))
         if not dist.get_rank():
             print(f"{task}\n  {found}", file=sys.stderr)

@@ -23,8 +23,14 @@ class Reduce(Protocol):
         """Columns behind those of a message that it wants for itself."""
         ...
 
-    def __call__(self, message: Float[Tensor, "_"], key: int | None = None) -> Arriving:
-        """Begin to sum; `message` is used up. Messages of one key say the same at other times."""
+    def __call__(
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+    ) -> Arriving:
+        """Begin to sum; `message` is used up.
+
+        Messages of one key are about the same at different times. Where a sum must be `exact`
+        nothing may be rounded.
+        """
         ...
 
 
@@ -36,7 +42,9 @@ class Alone:
 
     room = 0
 
-    def __call__(self, message: Float[Tensor, "_"], key: int | None = None) -> Arriving:
+    def __call__(
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+    ) -> Arriving:
         """The sum is complete."""
         return lambda: message
 
@@ -54,6 +62,7 @@ def collect(
     weights: Float[Tensor, "m"],
     reduce: Reduce,
     key: int | None = None,
+    exact: bool = False,
 ) -> tuple[Arriving, list[int]]:
     """The weighted sums of all workers' messages about a part in one reduction, and their lengths.
 
@@ -73,7 +82,7 @@ def collect(
             torch.mul(rows, weights[:, None], out=piece)
         else:
             torch.mm(weights[None], rows, out=piece)  # on a CPU in half the time of weights @ rows
-    return reduce(message[0], key), lengths
+    return reduce(message[0], key, exact=exact), lengths
 
 
 def deliver_(

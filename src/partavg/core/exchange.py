@@ -24,7 +24,7 @@ def average_(
 ) -> None:
     """Average a part and the buffers that go with it now, or send it: the average arrives later.
 
-    A Reduce that rounds messages may not do so where the average is to be `exact`.
+    Where the average is to be `exact`, messages are not rounded.
     """
     spans = plan.partition.parts[part]
     buffer_spans = plan.buffer_parts[part] if buffers is None else buffers
@@ -38,7 +38,8 @@ def average_(
         sync=sync,
         weights=plan.weights_at(workers.step),
         reduce=reduce,
-        key=None if exact else part,
+        key=part,
+        exact=exact,
     )
     workers.bytes += sum(lengths) * workers.params.element_size()
     if "apart" in workers.notes:

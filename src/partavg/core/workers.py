@@ -89,7 +89,7 @@ class Workers:
         """All of it, to save; what is on its way is waited for."""
         for message in self.pending.values():
             message["total"] = arrived(message)
-        return {name: getattr(self, name) for name in self.__slots__}
+        return {name: getattr(self, name) for name in Workers.__slots__}
 
     def load_(self, saved: dict[str, Any]) -> None:
         """Take back what `state` gave, on any device; memory that fits is used again."""

@@ -1,8 +1,6 @@
-from collections.abc import Iterator
-
 import pytest
 from tests.backends.distributed.loops import WORKERS, Case, attached, distance, simulated
-from tests.ranks import Ranks, started
+from tests.ranks import Ranks
 
 from partavg.core.adapt import AdaComm, FedLAMA, PostLocal
 from partavg.solvers.adam import adam, adamw
@@ -15,12 +13,6 @@ from partavg.solvers.vrl_sgd import VRLSGD
 MOMENTUM = SGD(momentum=0.9, weight_decay=1e-2)
 PLAIN = ("SGD", {})
 NESTEROV = ("SGD", {"momentum": 0.9, "nesterov": True})
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    with started(WORKERS) as ranks:
-        yield ranks
 
 
 CASES = {

@@ -19,7 +19,7 @@ def agree(
         try:
             _compare(group, facts, error)
         except ValueError as problem:
-            error = error or problem
+            error = problem
     if error:
         raise error
 

@@ -17,14 +17,17 @@ from partavg.backends.distributed.agree import agree
 from partavg.backends.distributed.averager import Averager
 from partavg.backends.distributed.link import AllReduce, Link, Machines
 from partavg.backends.distributed.local import on_top_of
+from partavg.backends.distributed.replicas import Manager, Replicas
 from partavg.backends.distributed.row import ModuleRow
 from partavg.backends.distributed.wire import WIRES, Compressed
+from partavg.backends.lost import RollCall
 from partavg.backends.planner import Planner, check_recut
 from partavg.core.adapt import Adapt
 from partavg.core.partition import Partition
 from partavg.core.plan import Plan, check_delay
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
+from partavg.solvers.fedprox import FedProx
 
 Group = dist.ProcessGroup | DeviceMesh
 
@@ -44,6 +47,7 @@ def attach(
     solver: Solver | None = None,
     adapt: Adapt | None = None,
     group: Group | None = None,
+    manager: Manager | None = None,
     seed: int = 0,
 ) -> Averager:
     """Average a model over the ranks of a process group, a part after every step of its optimizer.
@@ -54,11 +58,13 @@ def attach(
     Float `buffers` are averaged with their "part", at "every" averaging, or stay "local". Ranks
     count by `weight`. A `solver` goes on top of the optimizer, `adapt` changes the interval. A mesh
     as `group` is machines × ranks of a machine: inside a machine all is averaged after every step.
-    Without an optimizer, call `step` after each of your steps.
+    With torchft's `manager`, replicas may come and go instead. Without an optimizer, call `step`
+    after each of your steps.
     """
-    groups = _groups(group)
+    groups = [] if manager else _groups(group)
     try:
         _check(weight, buffers, wire, group, adapt, partition)
+        _check_manager(manager, group, wire, delay, adapt, solver)
         own = on_top_of(optimizer, solver)
         schedule = Schedule(
             interval, interval if parts is None else parts, seed if shuffle else None
@@ -84,11 +90,19 @@ def attach(
         agree(groups, {}, error)
         raise
     agree(groups, facts)
+    if manager:
+        replicas = Replicas(manager, row, weight, facts)
+        course = Course(schedule, adapt, replace(planner, share=weight))
+        averager = Averager(row, optimizer, course, own, replicas)
+        if replicas.join():
+            averager.join()
+        return averager
     share = weight / _sum(weight, groups)
     link, inside = _links(groups, group, wire, share)
     _start_alike(model, groups)
     course = Course(schedule, adapt, replace(planner, share=share))
-    return Averager(row, optimizer, course, own, link, inside)
+    rolls = [RollCall.of(peers) for peers in groups]
+    return Averager(row, optimizer, course, own, link, inside, rolls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +172,30 @@ def _check(
     check_recut(adapt, partition)
 
 
+def _check_manager(
+    manager: Manager | None,
+    group: Group | None,
+    wire: str,
+    delay: int,
+    adapt: Adapt | None,
+    solver: Solver | None,
+) -> None:
+    """Raise a ValueError for what replicas that come and go cannot do."""
+    refused = {
+        "a group": group is not None,
+        f"wire {wire!r}": wire != "full",
+        f"delay {delay}": delay,
+        f"adapt {type(adapt).__name__}": adapt,
+        f"solver {type(solver).__name__}": solver and not isinstance(solver, FedProx),
+    }
+    for what, given in refused.items():
+        if manager and given:
+            raise ValueError(
+                f"{what} does not go with a manager: replicas that return would not know what the "
+                f"others remember; leave one of them out"
+            )
+
+
 def _sum(weight: float, groups: Sequence[dist.ProcessGroup]) -> float:
     """The sum over the ranks, or over the machines, by which weights are divided."""
     weights = [weight]
@@ -172,7 +210,9 @@ def _links(
 ) -> tuple[Link, AllReduce | None]:
     """How averages are made, and those inside a machine."""
     if isinstance(group, DeviceMesh):
-        return Machines(group), AllReduce(groups[1])
+        inside = AllReduce(groups[1])
+        inside.register.strict = False  # other machines must hear of it too, from the link between
+        return Machines(group), inside
     codec = WIRES[wire]
     if not groups:
         return Link(), None

@@ -1,31 +1,34 @@
 """Partial averaging in a user's own training loop."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import count
 from types import TracebackType
 from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from partavg.backends.course import Course
 from partavg.backends.distributed.link import AllReduce, Link
 from partavg.backends.distributed.local import (
-    corrects_after,
+    correct_gradients_,
+    correct_parameters_,
     corrects_gradients,
+    corrects_parameters,
     keeps_apart,
     rate_of,
     without_outer,
 )
-from partavg.backends.distributed.row import ModuleRow, flat
+from partavg.backends.distributed.row import ModuleRow
+from partavg.backends.lost import RollCall
 from partavg.core.average import collect, deliver_, reduced
 from partavg.core.exchange import arrive_, average_, settle_
 from partavg.core.partition import Partition
 from partavg.core.schedule import Schedule
-from partavg.core.solver import Solver, Step
+from partavg.core.solver import Solver
 from partavg.solvers.sgd import SGD
 
 
@@ -44,9 +47,10 @@ class Averager:
         solver: Solver,
         link: Link,
         inside: AllReduce | None = None,
+        rolls: Sequence[RollCall] = (),
     ) -> None:
         self._row, self._optimizer, self._course = row, optimizer, course
-        self._solver, self._link, self._inside = solver, link, inside
+        self._solver, self._link, self._inside, self._rolls = solver, link, inside, rolls
         self._loss: Tensor | None = None
         course.prepare_(row)
         self._hooks: list[RemovableHandle] = []
@@ -70,24 +74,34 @@ class Averager:
         finally:
             self.detach()
 
-    @torch.no_grad()
     def step(self) -> None:
-        """Average what is due after a step; an optimizer given to `attach` calls it."""
-        row, plan = self._row, self._course.plan
+        """Average what is due after a step, for those who did not give `attach` the optimizer."""
+        if self._hooks:
+            raise ValueError(
+                "the optimizer that attach was given averages after its steps already: leave "
+                "averager.step() out, or attach without the optimizer"
+            )
+        self._step()
+
+    @torch.no_grad()
+    def _step(self) -> None:
+        row = self._row
         rate = rate_of(self._optimizer, self._solver)
-        if corrects_after(self._solver):
-            self._correct(torch.empty_like)
+        if corrects_parameters(self._solver):
+            correct_parameters_(row, self._solver, rate)
         row.step += 1
         row.taken += 1
         row.steps += 1
         row.lr_sum += rate
         with self._talking():
             self._average_inside()
-            for part in plan.schedule(row.step):
-                average_(row, part, plan, self._solver, self._link, delay=plan.delay)
-            if row.pending:
-                arrive_(row, plan, self._solver)
+            self._average_due()
             self._adapt(rate)
+
+    def join(self) -> None:
+        """Take part in what the others average just now; then go on from their step."""
+        with torch.no_grad():
+            self._average_due()
 
     def see(self, loss: Tensor | float) -> None:
         """Tell the loss of the step that comes, where the interval adapts to it."""
@@ -112,6 +126,8 @@ class Averager:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
+        for roll in self._rolls:
+            roll.close()
 
     def state_dict(self) -> dict[str, Any]:
         """All that a checkpoint needs beside the model and the optimizer; each rank has its own."""
@@ -127,6 +143,10 @@ class Averager:
     def steps(self) -> int:
         """Steps taken so far."""
         return self._row.step
+
+    @steps.setter
+    def steps(self, steps: int) -> None:
+        self._row.step = steps
 
     @property
     def bytes(self) -> int:
@@ -150,32 +170,28 @@ class Averager:
 
     @torch.no_grad()
     def _before(self, *_: Any) -> None:
-        self._correct(_gradients)
+        correct_gradients_(self._row, self._solver, rate_of(self._optimizer, self._solver))
 
     def _after(self, *_: Any) -> None:
-        self.step()
-
-    def _correct(self, gradients: Callable[[nn.Parameter], Tensor]) -> None:
-        """Let the solver do its part of a step; the optimizer does the rest."""
-        row = self._row
-        now = Step(rate_of(self._optimizer, self._solver), row.taken + 1)
-        for parameter, (a, b) in row.parameters():
-            if parameter.grad is not None:
-                memory = {name: tensor[:, a:b] for name, tensor in row.memory.items()}
-                rows, grads = flat(parameter.detach()), flat(gradients(parameter))
-                self._solver.step_(rows[None], grads[None], memory, now)
+        self._step()
 
     @contextmanager
     def _talking(self, *, leaving: bool = False) -> Iterator[None]:
         """Messages say where this rank is; one that is lost meanwhile is named."""
+        step = self._row.step
         for link in filter(None, (self._inside, self._link)):
-            link.at(self._row.step, leaving=leaving)
-        yield
+            link.at(step, leaving=leaving)
+        with ExitStack() as stack:
+            for roll in self._rolls:
+                stack.enter_context(roll.naming_lost(f"after step {step}"))
+            yield
 
     def _meet(self) -> None:
         """Send what the next step would, to no effect: a rank that trains on hears of it."""
+        if not self._link.registers:
+            return
         if self._inside:
-            self._mean_inside(0)
+            self._mean_inside(0)  # the ranks of a machine are the same already
         plan = self._course.plan
         part = next(part for step in count(self._row.step + 1) for part in plan.schedule(step))
         spans = plan.partition.parts[part]
@@ -191,11 +207,20 @@ class Averager:
         )
         arriving()
 
+    def _average_due(self) -> None:
+        row, plan = self._row, self._course.plan
+        for part in plan.schedule(row.step):
+            average_(row, part, plan, self._solver, self._link, delay=plan.delay)
+        if row.pending:
+            arrive_(row, plan, self._solver)
+
     def _average_inside(self) -> None:
         """Give all ranks of the machine the same model."""
         if self._inside:
             for part in range(self.schedule.parts):
                 self._mean_inside(part)
+            for register in self._link.registers:
+                register.blame = self._inside.register.blame
 
     def _mean_inside(self, part: int) -> None:
         assert self._inside
@@ -220,11 +245,3 @@ class Averager:
             self._course.see(self._row, reduced(self._link, own)[0], rate)
             self._loss = None
         self._course.change_(self._row, self._solver, rate, self._link)
-
-
-def _gradients(parameter: nn.Parameter) -> Tensor:
-    """The gradient, lying in memory as the parameter does."""
-    assert parameter.grad is not None
-    if parameter.grad.stride() != parameter.stride():
-        parameter.grad = torch.empty_like(parameter).copy_(parameter.grad)
-    return parameter.grad

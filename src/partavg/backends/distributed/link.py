@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from partavg.backends.distributed.roll import Roll
+from partavg.backends.distributed.register import Register
 from partavg.core.average import Arriving
 
 
@@ -20,17 +20,19 @@ class Link:
     bytes = 0
     """Sent by this rank so far, as long as messages are; as much comes back."""
     messages = 0
-    rolls: Sequence[Roll] = ()
+    registers: Sequence[Register] = ()
 
-    def __call__(self, message: Float[Tensor, "_"], key: int | None = None) -> Arriving:
+    def __call__(
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+    ) -> Arriving:
         """Nobody adds anything."""
         self.count(message.nbytes)
         return lambda: message
 
     def at(self, step: int, *, leaving: bool = False) -> None:
         """Messages from now on are about this step; or this rank asks for the consensus."""
-        for roll in self.rolls:
-            roll.step, roll.leaving = step, leaving
+        for register in self.registers:
+            register.step, register.leaving = step, leaving
 
     def count(self, size: int) -> None:
         """A message of that many bytes is sent."""
@@ -46,17 +48,19 @@ class Link:
 
 
 class AllReduce(Link):
-    """One collective per message, with a roll of the ranks behind it."""
+    """One collective per message, with a register of the ranks behind it."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group = group
-        self.roll = Roll(dist.get_process_group_ranks(group), dist.get_rank(group))
-        self.rolls = [self.roll]
-        self.room = self.roll.room
+        self.register = Register(dist.get_process_group_ranks(group), dist.get_rank(group))
+        self.registers = [self.register]
+        self.room = self.register.room
 
-    def __call__(self, message: Float[Tensor, "_"], key: int | None = None) -> Arriving:
+    def __call__(
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+    ) -> Arriving:
         """Sign and send; what comes back is read when it is waited for."""
-        self.roll.sign_(message)
+        self.register.sign_(message)
         return self.begin(message)
 
     def begin(self, message: Float[Tensor, "_"]) -> Arriving:
@@ -67,7 +71,7 @@ class AllReduce(Link):
 
         def arriving() -> Tensor:
             work.wait()
-            self.roll.read(tail)
+            self.register.read(tail)
             return body
 
         return arriving
@@ -82,16 +86,18 @@ class Machines(Link):
     def __init__(self, mesh: DeviceMesh) -> None:
         self._between, self._inside = mesh.get_group(0), mesh.get_group(1)
         machine, self._own = mesh.get_local_rank(0), mesh.get_local_rank(1)
-        self.rolls = [Roll(peers, machine) for peers in mesh.mesh.T.tolist()]
+        self.registers = [Register(peers, machine) for peers in mesh.mesh.T.tolist()]
 
-    def __call__(self, message: Float[Tensor, "_"], key: int | None = None) -> Arriving:
+    def __call__(
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+    ) -> Arriving:
         """Send this rank's share; the others' are waited for with it."""
-        roll, ranks = self.rolls[self._own], len(self.rolls)
+        register, ranks = self.registers[self._own], len(self.registers)
         width = -(-len(message) // ranks)
-        share = message.new_zeros(width + roll.room)
+        share = message.new_zeros(width + register.room)
         own = message[self._own * width : (self._own + 1) * width]
         share[: len(own)] = own
-        roll.sign_(share)
+        register.sign_(share)
         self.count(own.nbytes)
         work = dist.all_reduce(share, group=self._between, async_op=True)
 
@@ -99,7 +105,7 @@ class Machines(Link):
             work.wait()
             shares = share.new_empty(ranks, len(share))
             dist.all_gather(list(shares), share, group=self._inside)
-            for peers, tail in zip(self.rolls, shares[:, width:], strict=True):
+            for peers, tail in zip(self.registers, shares[:, width:], strict=True):
                 peers.read(tail)
             return shares[:, :width].flatten()[: len(message)]
 

@@ -1,13 +1,15 @@
 """Solvers on top of a user's own optimizer, which takes the local steps."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from partavg.backends.distributed.row import ModuleRow, flat
 from partavg.core.layout import Layout
 from partavg.core.solver import Solver, State, Step
 from partavg.solvers.fednova import FedNova
@@ -57,18 +59,47 @@ def on_top_of(optimizer: Optimizer | None, solver: Solver | None) -> Solver:
     return _with_base(solver, own)
 
 
-def corrects_after(solver: Solver) -> bool:
+def corrects_parameters(solver: Solver) -> bool:
     """Whether corrections are added to parameters after a step, beside the optimizer's momentum."""
-    kinds = set(kinds_of(solver))
     own: Any = solver
     while hasattr(own, "base"):
         own = own.base
-    return bool({SCAFFOLD, VRLSGD} & kinds and own.momentum)
+    return bool({SCAFFOLD, VRLSGD} & set(kinds_of(solver)) and own.momentum)
 
 
 def corrects_gradients(solver: Solver) -> bool:
     """Whether gradients change before a step."""
-    return bool({FedProx, SCAFFOLD, VRLSGD} & set(kinds_of(solver))) and not corrects_after(solver)
+    changing = {FedProx, SCAFFOLD, VRLSGD} & set(kinds_of(solver))
+    return bool(changing) and not corrects_parameters(solver)
+
+
+def correct_gradients_(row: ModuleRow, solver: Solver, lr: float) -> None:
+    """Before a step of the optimizer, let the solver do its part of it to the gradients."""
+    _do_its_part(row, solver, lr, _gradients)
+
+
+def correct_parameters_(row: ModuleRow, solver: Solver, lr: float) -> None:
+    """After a step of the optimizer, let the solver do its part of it to the parameters."""
+    _do_its_part(row, solver, lr, torch.empty_like)
+
+
+def _do_its_part(
+    row: ModuleRow, solver: Solver, lr: float, gradients: Callable[[nn.Parameter], Tensor]
+) -> None:
+    now = Step(lr, row.taken + 1)
+    for parameter, (a, b) in row.parameters():
+        if parameter.grad is not None:
+            memory = {name: tensor[:, a:b] for name, tensor in row.memory.items()}
+            rows, grads = flat(parameter.detach()), flat(gradients(parameter))
+            solver.step_(rows[None], grads[None], memory, now)
+
+
+def _gradients(parameter: nn.Parameter) -> Tensor:
+    """The gradient, lying in memory as the parameter does."""
+    assert parameter.grad is not None
+    if parameter.grad.stride() != parameter.stride():
+        parameter.grad = torch.empty_like(parameter).copy_(parameter.grad)
+    return parameter.grad
 
 
 def without_outer(solver: Solver) -> Solver:

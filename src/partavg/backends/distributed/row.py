@@ -103,8 +103,8 @@ class ModuleRow(Workers):
 
     def state(self) -> dict[str, Any]:
         """All but what is in the module."""
-        kept = super().state()
-        return {name: kept[name] for name in Workers.__slots__ if name not in ("params", "buffers")}
+        kept = Workers.state(self)  # super() does not know a class that slots made anew
+        return {name: value for name, value in kept.items() if name not in ("params", "buffers")}
 
 
 def _remembers_nothing(solver: Solver) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from partavg.backends.distributed.link import AllReduce
-from partavg.backends.distributed.roll import Entry
+from partavg.backends.distributed.register import Entry
 from partavg.core.average import Arriving
 
 _BLOCK = 256  # numbers that share a scale
@@ -69,7 +69,7 @@ class Compressed(AllReduce):
 
     Every rank sums its share of all messages, and sends the rounded sum back to all, so that they
     decode the same. What either rounding lost is added to the next message of the part. The first
-    message of a part goes in full, and so does a message without a key.
+    message of a part goes in full, and so does one without a key or that must be exact.
 
     A thread of its own sends, because there are two collectives to a message and the second must
     not wait for somebody to ask for the sum.
@@ -84,10 +84,12 @@ class Compressed(AllReduce):
         self._late: dict[int, Tensor] = {}
         self._late_sum: dict[int, Tensor] = {}
 
-    def __call__(self, message: Float[Tensor, "_"], key: int | None = None) -> Arriving:
+    def __call__(
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+    ) -> Arriving:
         """Send from the thread."""
-        own = self.roll.sign_(message).clone()  # here, for it says where this rank is now
-        return self._thread.submit(self._sum, message, own, key).result
+        own = self.register.sign_(message).clone()  # here, for it says where this rank is now
+        return self._thread.submit(self._sum, message, own, None if exact else key).result
 
     def state(self) -> dict[str, Any]:
         """What the next messages depend on."""
@@ -119,7 +121,7 @@ class Compressed(AllReduce):
         packed = self._codec.pack(shares)
         self._late[key] = change - self._unpacked(packed, change.dtype).flatten()[: len(change)]
         mine, entries = self._deal(packed, own)
-        self.roll.check(entries)
+        self.register.check(entries)
 
         part = self._unpacked(mine, change.dtype).sum(0, keepdim=True)
         part += self._late_sum.get(key, 0)

@@ -21,17 +21,17 @@ class Entry(NamedTuple):
     step: float
     leaving: float
     """1 if it asks for the consensus, 0 if it averages a part."""
-    sound: float
-    """1 if all its numbers are finite."""
+    fault: float
+    """1 + the rank whose numbers are not finite, 0 if there is none."""
     seconds: float
     """Of its own work since the last message."""
 
 
-class NotFinite(RuntimeError):
+class NotFinite(ArithmeticError):
     """A rank met a number that is not finite; no other rank was touched by it."""
 
 
-class Roll:
+class Register:
     """An entry per rank behind every message, summed along with it: each rank fills in its own.
 
     So that all ranks know of the same trouble at the same message, and stop with the same sentence.
@@ -45,6 +45,10 @@ class Roll:
         self._resumed = perf_counter()
         self.step = 0
         self.leaving = False
+        self.strict = True
+        """Whether a number that is not finite is an error, or left to another register to tell."""
+        self.blame = ranks[mine]
+        """The rank to name if this one's numbers are not finite."""
 
     @property
     def room(self) -> int:
@@ -55,10 +59,10 @@ class Roll:
         """Write one's own entry behind a message, and return it."""
         body, tail = message[: -self.room], message[-self.room :]
         own = tail.zero_().view(len(self._ranks), -1)[self._mine]
-        step, leaving, sound, seconds = own
+        step, leaving, fault, seconds = own
         step.fill_(self.step % _WRAP)
         leaving.fill_(self.leaving)
-        sound.copy_((body.sum() * 0).isfinite())
+        fault.copy_(~body.sum().isfinite() * (1 + self.blame))
         seconds.fill_(perf_counter() - self._resumed)
         return own
 
@@ -78,19 +82,18 @@ class Roll:
         first = entries[0]
         for rank, entry in zip(self._ranks, entries, strict=True):
             if (entry.step, entry.leaving) != (first.step, first.leaving):
-                raise RuntimeError(
+                raise ValueError(
                     f"rank {self._ranks[0]} {_deed(first)}, rank {rank} {_deed(entry)}: all ranks "
                     f"must take the same steps and ask for the consensus together"
                 )
-        unsound = [
-            rank for rank, entry in zip(self._ranks, entries, strict=True) if not entry.sound
-        ]
-        if unsound:
-            names = ", ".join(map(str, unsound))
+        faulty = {int(entry.fault) - 1 for entry in entries if entry.fault}
+        if faulty and self.strict:
+            names = ", ".join(map(str, sorted(faulty)))
             raise NotFinite(
                 f"rank {names} sent a number that is not finite after step {first.step:.0f}: the "
                 f"other ranks did not take it; lower the learning rate"
             )
+        self.blame = min(faulty, default=self._ranks[self._mine])
         self._watch([entry.seconds for entry in entries])
         self._resumed = perf_counter()
 
