@@ -16,6 +16,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from relay import Relay
+
 LINK = "wan"
 """The interface that a worker sees."""
 
@@ -59,11 +61,14 @@ def sites(workers: int, megabits: float, latency: float = 0.0) -> Iterator[list[
     """So many namespaces; links of `megabits` per second, `latency` seconds from one to another."""
     made = [Site(f"partavg-{os.getpid()}-{i}", f"10.77.0.{i + 1}") for i in range(workers)]
     shape = ("root", "tbf", "rate", f"{megabits}mbit", "burst", _BURST, "latency", _QUEUE)
-    with ExitStack() as undo, _terminated_like_interrupted():
+    with _undone() as undo:
         for site in made:
             _run("ip", "netns", "add", site.namespace)
             undo.callback(_run, "ip", "netns", "delete", site.namespace)
-        (_relayed if latency else _bridged)(made, shape, latency, undo)
+        if latency:
+            undo.enter_context(Relay([site.namespace for site in made], LINK, latency))
+        else:
+            _bridge(made, shape, undo)
         for site in made:
             inside = ("ip", "-netns", site.namespace)
             _run(*inside, "link", "set", LINK, "addrgenmode", "none")  # no IPv6 chatter
@@ -74,7 +79,7 @@ def sites(workers: int, megabits: float, latency: float = 0.0) -> Iterator[list[
         yield made
 
 
-def _bridged(made: list[Site], shape: tuple[str, ...], latency: float, undo: ExitStack) -> None:
+def _bridge(made: list[Site], shape: tuple[str, ...], undo: ExitStack) -> None:
     """A veth pair from every namespace to one bridge, shaped towards the worker here."""
     bridge = f"pa{os.getpid()}"
     _run("ip", "link", "add", bridge, "type", "bridge")
@@ -90,21 +95,21 @@ def _bridged(made: list[Site], shape: tuple[str, ...], latency: float, undo: Exi
         _run("tc", "qdisc", "add", "dev", outside, *shape)
 
 
-def _relayed(made: list[Site], shape: tuple[str, ...], latency: float, undo: ExitStack) -> None:
-    """A tun device in every namespace; what is written to one is read here, late."""
-    from relay import Relay
-
-    undo.enter_context(Relay([site.namespace for site in made], LINK, latency))
-
-
 @contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """Take SIGTERM as Ctrl-C, so that everything is undone."""
-    old = signal.signal(signal.SIGTERM, signal.default_int_handler)
+def _undone() -> Iterator[ExitStack]:
+    """What is pushed is undone whatever comes: SIGTERM is Ctrl-C, and while undoing both wait."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    old = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
     try:
-        yield
+        with ExitStack() as undo:
+            try:
+                yield undo
+            finally:
+                for number in numbers:
+                    signal.signal(number, signal.SIG_IGN)
     finally:
-        signal.signal(signal.SIGTERM, old)
+        for number, handler in old.items():
+            signal.signal(number, handler)
 
 
 def _run(*command: str) -> None:
