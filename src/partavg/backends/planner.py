@@ -1,7 +1,7 @@
 """From policies, as a user names them, to what the training loop needs."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from partavg.core.adapt import Adapt
 from partavg.core.layout import Layout
 from partavg.core.pace import Pace
-from partavg.core.participation import Participation
+from partavg.core.participation import Participation, Swap, swap_
 from partavg.core.partition import PARTITIONS, Partition, Span, follow
 from partavg.core.plan import Plan
 from partavg.core.schedule import Schedule
@@ -36,6 +36,8 @@ class Planner:
     pace: Pace | None = None
     delay: int = 0
     seed: int = 0
+    rows: slice = field(default_factory=lambda: slice(None))
+    swap: Swap = swap_
 
     def __call__(self, schedule: Schedule) -> Plan:
         """A plan; a delay that does not fit a shorter interval is shortened."""
@@ -51,6 +53,8 @@ class Planner:
             self.participation,
             self.pace,
             min(self.delay, schedule.interval - 1),
+            self.rows,
+            self.swap,
         )
 
     def _buffer_parts(self, partition: Partition) -> tuple[tuple[Span, ...], ...]:
@@ -73,10 +77,13 @@ def shares_of(policy: str, split: Sequence[Tensor]) -> Float[Tensor, "m"]:
     return shares / shares.sum()
 
 
-def kept(participation: Participation, solver: Solver, workers: Workers) -> tuple[str, ...]:
-    """What clients keep for themselves when they are not active."""
+def kept(
+    participation: Participation, solver: Solver, workers: Workers, shared: Collection[str]
+) -> tuple[str, ...]:
+    """What clients keep for themselves when they are not active, never what all workers share."""
     if participation.redistribution == "none":
-        return workers.row_names
+        common = {f"memory.{name}" for name in shared}
+        return tuple(name for name in workers.row_names if name not in common)
     return tuple(f"memory.{name}" for name in per_client(solver))
 
 

@@ -113,7 +113,7 @@ def redistribute_(
         workers.bytes += columns * workers.params.element_size()
         workers.messages += columns > 0
     if workers.bank:
-        workers.swap_(tensor(who(workers.step)), tensor(who(workers.step + 1)))
+        workers.swap_(plan.swap, tensor(who(workers.step)), tensor(who(workers.step + 1)))
 
 
 def _just_averaged(workers: Workers, reduce: Reduce) -> list[int]:

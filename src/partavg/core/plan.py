@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from partavg.core.pace import Pace
-from partavg.core.participation import Participation
+from partavg.core.participation import Participation, Swap, swap_
 from partavg.core.partition import Partition, Span
 from partavg.core.schedule import Schedule
 
@@ -30,6 +30,8 @@ class Plan:
     """Steps between sending a part and applying its average, while training goes on."""
     rows: slice = field(default_factory=lambda: slice(None))
     """Of the workers that train, those held here."""
+    swap: Swap = swap_
+    """How what clients keep for themselves gets to where it is kept, and back."""
 
     def weights_at(self, step: int) -> Float[Tensor, "m"]:
         """p_i of the workers that train here at a step."""

@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from partavg.core.layout import Layout
+from partavg.core.participation import Swap
 from partavg.core.partition import Span
 from partavg.core.solver import Solver, State, Sync
 
@@ -32,7 +33,7 @@ class Workers:
     """Sent by one worker so far; as much comes back."""
     messages: int = 0
     bank: State = field(default_factory=dict)
-    """What clients that are not active keep for themselves, a row each."""
+    """What clients that are not active keep for themselves, a row each of those kept here."""
     pending: dict[int, dict[str, Any]] = field(default_factory=dict)
     """Parts whose average is on its way, see `Plan.delay`."""
     notes: dict[str, Any] = field(default_factory=dict)
@@ -77,13 +78,12 @@ class Workers:
             if name in names
         }
 
-    def swap_(self, leaving: Int[Tensor, "m"], coming: Int[Tensor, "m"]) -> None:
+    def swap_(self, swap: Swap, leaving: Int[Tensor, "a"], coming: Int[Tensor, "a"]) -> None:
         """Put what leaving clients keep into the bank, take out what the coming ones kept."""
         for name, rows in self._rows():
             if name in self.bank:
                 kept = self.bank[name]
-                kept[leaving.to(kept.device)] = rows.to(kept.device)
-                rows.copy_(kept[coming.to(kept.device)])
+                swap(rows, kept, leaving.to(kept.device), coming.to(kept.device))
 
     def state(self) -> dict[str, Any]:
         """All of it, to save; what is on its way is waited for."""
