@@ -1,0 +1,196 @@
+"""`partavg plan`."""
+
+from pathlib import Path
+
+import click
+from rich import box
+from rich.table import Table
+
+from partavg.cli import drive, options, units
+from partavg.core.schedule import Schedule
+from partavg.cost import BACKENDS, PARAMETERS, WIRES, Cost, Job, Network, cost, plans, recommend
+from partavg.cost.recommend import Recommendation, long_enough
+from partavg.folder import Row, write_json
+from partavg.tables import check_name
+
+EXAMPLES = """\b
+Examples:
+  partavg plan --model resnet50 --step-ms 120 --bandwidth 100Mbit --latency 20ms --workers 16
+  partavg plan --model gpt2 --step-ms 900 --bandwidth 1Gbit --workers 8 --interval 32 --wire bf16
+  partavg plan --parameters 7000000 --step-ms 50 --bandwidth 12.5MB --workers 4 --json plan.json
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.option("--model", help="The name of a well-known model, as in torchvision, or of ours.")
+@click.option("--parameters", type=int, help="How many parameters any other model has.")
+@click.option("--step-ms", type=float, required=True, help="Milliseconds of a step by itself.")
+@click.option("--bandwidth", required=True, metavar="SPEED", help="Of each link: 100Mbit, 1GB.")
+@click.option("--latency", default="0ms", show_default=True, metavar="TIME", help="One way: 20ms.")
+@click.option("--workers", type=int, required=True, help="How many train.")
+@click.option("--interval", default=8, show_default=True, help="Steps between averages of a part.")
+@click.option(
+    "--wire", type=click.Choice(list(WIRES)), default="full", show_default=True, help="Of messages."
+)
+@click.option(
+    "--backend",
+    type=click.Choice(list(BACKENDS)),
+    default="gloo",
+    show_default=True,
+    help="Whose all-reduce.",
+)
+@click.option(
+    "--samples", default=1_281_167, show_default=True, help="In an epoch, over all workers."
+)
+@click.option("--batch", default=32, show_default=True, help="Samples per worker and step.")
+@click.option(
+    "--json",
+    "kept",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write all numbers to this file.",
+)
+def plan(
+    model: str | None,
+    parameters: int | None,
+    step_ms: float,
+    bandwidth: str,
+    latency: str,
+    workers: int,
+    interval: int,
+    wire: str,
+    backend: str,
+    samples: int,
+    batch: int,
+    kept: Path | None,
+) -> None:
+    """Say what averaging plans cost on a network, and which one to choose.
+
+    For periodic, partial and in-between averaging at one interval, at once and overlapped with
+    training: bytes, messages and time per iteration, and the time of an epoch. docs/plan.md has the
+    equations and how they compare with measurements.
+    """
+    with drive.bad_input():
+        options.check_suffix(kept, ".json")
+        speed, trip = units.bandwidth(bandwidth), units.duration(latency)
+        network = Network(workers, speed, trip, backend)
+        job = Job(_size(model, parameters), step_ms / 1e3, WIRES[wire])
+        steps = _steps(samples, batch, workers)
+        found = plans(job, network, interval)
+        chosen = recommend(found)
+        console = drive.console()
+        click.echo(
+            f"{model or 'model'}: {job.parameters:,} parameters, {job.size / 1e6:,.1f} MB "
+            f"({wire}); {workers} workers, steps of {step_ms:g} ms, {steps:,} in an epoch; "
+            f"{bandwidth} per second, {latency}, {backend}"
+        )
+        everything = [cost(job, network, Schedule.synchronous())] * (interval > 1) + found
+        console.print(_table(everything, chosen.cost, steps))
+        for sentence in _sentences(chosen, job, network):
+            console.print(sentence, highlight=False, soft_wrap=True)
+        if kept:
+            write_json(kept, _numbers(everything, chosen, steps))
+            click.echo(f"numbers: {kept}")
+
+
+def _size(model: str | None, parameters: int | None) -> int:
+    """How many parameters: counted by the user, or known."""
+    if (model is None) == (parameters is None):
+        raise ValueError("the size of the model is not clear: give --model or --parameters")
+    if parameters is not None:
+        return parameters
+    assert model is not None
+    check_name("--model", model, PARAMETERS, "count its parameters and give --parameters")
+    return PARAMETERS[model]
+
+
+def _steps(samples: int, batch: int, workers: int) -> int:
+    if min(samples, batch) < 1:
+        raise ValueError(f"--samples {samples} and --batch {batch} must be 1 or more: count anew")
+    return max(1, round(samples / (batch * workers)))
+
+
+def _table(found: list[Cost], chosen: Cost, steps: int) -> Table:
+    """A line per plan; per worker and iteration, but for the epoch."""
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        caption="Per worker and iteration; as many bytes are received as sent; a message is one "
+        "all-reduce. Overlapped: training goes on for `delay` steps during an exchange.",
+        caption_justify="left",
+    )
+    table.add_column("plan", no_wrap=True)
+    for heading in (
+        "parts",
+        "delay",
+        "MB sent",
+        "messages",
+        "exchange",
+        "wait",
+        "iteration",
+        "epoch",
+    ):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for each in found:
+        last = each.schedule.parts == each.schedule.interval and not each.delay
+        table.add_row(
+            each.name,
+            str(each.schedule.parts),
+            str(each.delay),
+            f"{each.traffic / 1e6:,.3g}",
+            f"{each.messages:.3g}",
+            _time(each.exchanging),
+            _time(each.waiting),
+            _time(each.seconds),
+            _time(each.seconds * steps),
+            style="bold" if each is chosen else "",
+            end_section=last,
+        )
+    return table
+
+
+def _time(seconds: float) -> str:
+    """In a unit that leaves a number a person can read."""
+    if seconds < 1:
+        return f"{1e3 * seconds:.3g} ms"
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.2f} s"
+
+
+def _sentences(chosen: Recommendation, job: Job, network: Network) -> list[str]:
+    """What to do, and what would help where communication decides all the same."""
+    schedule = chosen.cost.schedule
+    call = f"interval={schedule.interval}, parts={schedule.parts}, delay={chosen.cost.delay}"
+    said = [f"Recommended: {chosen.cost.name} ({call}): {chosen.reason}."]
+    longer = long_enough(job, network, schedule.interval)
+    if longer > schedule.interval:
+        share = chosen.cost.waiting / chosen.cost.seconds
+        said.append(
+            f"Even so {100 * share:.0f} % of the time is spent waiting: only from an interval of "
+            f"about {longer} on do the steps take as long as the exchanges, and can hide them."
+        )
+    return said
+
+
+def _numbers(found: list[Cost], chosen: Recommendation, steps: int) -> Row:
+    """Everything, for other programs."""
+    return {
+        "steps_per_epoch": steps,
+        "recommended": chosen.cost.name,
+        "reason": chosen.reason,
+        "plans": [
+            {
+                "name": each.name,
+                "interval": each.schedule.interval,
+                "parts": each.schedule.parts,
+                "delay": each.delay,
+                "bytes": each.traffic,
+                "messages": each.messages,
+                "exchange_seconds": each.exchanging,
+                "wait_seconds": each.waiting,
+                "iteration_seconds": each.seconds,
+                "epoch_seconds": each.seconds * steps,
+            }
+            for each in found
+        ],
+    }

@@ -1,0 +1,39 @@
+"""Speeds and times as people write them."""
+
+import re
+from math import isfinite
+
+_BYTES = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9}
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+_NUMBER = r"(\d+(?:\.\d+)?)\s*"
+
+
+def bandwidth(text: str) -> float:
+    """Bytes per second.
+
+    >>> bandwidth("100Mbit"), bandwidth("12.5MB/s")
+    (12500000.0, 12500000.0)
+    """
+    match = re.fullmatch(_NUMBER + r"([kMG]?)(bit|B)(?:/s)?", text.strip())
+    speed = float(match[1]) * _BYTES[match[2]] / (8 if match[3] == "bit" else 1) if match else 0.0
+    if not speed or not isfinite(speed):
+        raise ValueError(
+            f"{text!r} is no bandwidth: it is a number above 0 with bit, kbit, Mbit, Gbit, B, kB, "
+            f"MB or GB, per second; write 100Mbit or 12.5MB"
+        )
+    return speed
+
+
+def duration(text: str) -> float:
+    """Seconds.
+
+    >>> duration("20ms"), duration("1s"), duration("0ms")
+    (0.02, 1.0, 0.0)
+    """
+    match = re.fullmatch(_NUMBER + "(us|ms|s)", text.strip())
+    seconds = float(match[1]) * _SECONDS[match[2]] if match else -1.0
+    if seconds < 0 or not isfinite(seconds):
+        raise ValueError(
+            f"{text!r} is no time: it is a number of at least 0 with us, ms or s; write 20ms"
+        )
+    return seconds

@@ -1,0 +1,100 @@
+"""What an averaging plan costs in an iteration."""
+
+from dataclasses import dataclass
+from math import inf
+
+from partavg.core.plan import check_delay
+from partavg.core.schedule import Schedule
+from partavg.cost.network import Network
+
+WIRES = {"full": 4.0, "bf16": 2.0, "int8": 1 + 4 / 256}
+"""Bytes per parameter in a message of each kind; int8 has a scale for every 256."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is trained: the size of the model, and the time a step takes without communication."""
+
+    parameters: int
+    step: float
+    """Seconds."""
+    width: float = WIRES["full"]
+    """Bytes per parameter in a message."""
+
+    def __post_init__(self) -> None:
+        if self.parameters < 1:
+            raise ValueError(f"a model of {self.parameters} parameters is none: use 1 or more")
+        if not 0 < self.step < inf:
+            raise ValueError(f"a step of {self.step} s is none: use more than 0")
+
+    @property
+    def size(self) -> float:
+        """Bytes of the whole model in messages."""
+        return self.parameters * self.width
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """A plan and what it costs, per worker and iteration, in bytes and seconds."""
+
+    schedule: Schedule
+    delay: int
+    traffic: float
+    """Bytes sent; as many are received."""
+    messages: float
+    """All-reduces."""
+    exchanging: float
+    """Seconds for which something is on the way."""
+    waiting: float
+    """Seconds of them that training stands still."""
+    step: float
+
+    @property
+    def seconds(self) -> float:
+        """An iteration: the step and the wait."""
+        return self.step + self.waiting
+
+    @property
+    def hidden(self) -> float:
+        """The share of the exchange during which training goes on."""
+        return 1 - self.waiting / self.exchanging
+
+    @property
+    def name(self) -> str:
+        """What the plan is called."""
+        interval, parts = self.schedule.interval, self.schedule.parts
+        if interval == 1:
+            name = "synchronous"
+        elif parts == 1:
+            name = "periodic"
+        else:
+            name = "partial" if parts == interval else f"{parts} parts"
+        return f"{name}, overlapped" if self.delay else name
+
+
+def cost(job: Job, network: Network, schedule: Schedule, delay: int = 0) -> Cost:
+    """What a plan costs.
+
+    In τ steps each of P parts is exchanged once, which takes T(L/P). With a delay D, training goes
+    on for D steps meanwhile, but not beyond the next exchange, τ/P steps later, which has to wait
+    for this one: an iteration takes t + (P/τ) max(0, T(L/P) − min(D, τ/P) t).
+
+    >>> wan = Network(workers=4, bandwidth=12.5e6)
+    >>> partial = cost(Job(10**7, step=0.7), wan, Schedule.partial(8), delay=1)
+    >>> round(partial.exchanging, 3), round(partial.waiting, 3), round(partial.seconds, 3)
+    (0.636, 0.0, 0.7)
+    """
+    check_delay(delay, schedule)
+    part = job.size / schedule.parts
+    apart = schedule.interval // schedule.parts
+    duration = network.seconds(part)
+    covered = min(delay, apart) * job.step
+    return Cost(
+        schedule,
+        delay,
+        traffic=network.traffic(part) / apart,
+        messages=1 / apart,
+        exchanging=duration / apart,
+        waiting=max(0.0, duration - covered) / apart,
+        step=job.step,
+    )

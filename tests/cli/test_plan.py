@@ -1,0 +1,91 @@
+"""`partavg plan` as a person uses it."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from partavg.cli import main
+from partavg.cli.units import bandwidth, duration
+from partavg.cost import Job, Network, plans, recommend
+
+NETWORK = ["--bandwidth", "100Mbit", "--latency", "20ms", "--workers", "16"]
+ISSUE = ["--model", "resnet50", "--step-ms", "120", *NETWORK]
+
+
+def plan(*arguments: object) -> Result:
+    """The command in this process."""
+    return CliRunner().invoke(main, ["plan", *map(str, arguments)])
+
+
+def test_the_table_and_the_recommendation(tmp_path: Path) -> None:
+    kept = tmp_path / "plan.json"
+    done = plan(*ISSUE, "--json", kept)
+    assert done.exit_code == 0, done.output
+    assert "25,557,032 parameters, 102.2 MB (full)" in done.output
+    for name in ("synchronous", "periodic", "2 parts", "partial", "partial, overlapped"):
+        assert re.search(rf"^  {name} +\d", done.output, re.MULTILINE)
+    numbers = json.loads(kept.read_text())
+    chosen = recommend(plans(Job(25_557_032, 0.12), Network(16, 12.5e6, 0.02), 8))
+    assert numbers["recommended"] == chosen.cost.name
+    assert f"Recommended: {chosen.cost.name} (interval=8, parts=" in done.output
+    assert done.output.count("Recommended:") == 1
+    epochs = {each["name"]: each["epoch_seconds"] for each in numbers["plans"]}
+    steps = round(1_281_167 / (16 * 32))
+    assert epochs[chosen.cost.name] == pytest.approx(chosen.cost.seconds * steps)
+    assert "steps take as long as the exchanges" in done.output
+
+
+def test_a_small_wire_and_an_interval(tmp_path: Path) -> None:
+    kept = tmp_path / "plan.json"
+    options = ["--parameters", "1000000", "--step-ms", "10", *NETWORK, "--wire", "bf16"]
+    done = plan(*options, "--interval", "6", "--samples", "1600", "--batch", "1", "--json", kept)
+    assert "2.0 MB (bf16)" in done.output
+    assert "100 in an epoch" in done.output
+    found = json.loads(kept.read_text())["plans"]
+    assert {each["parts"] for each in found} == {1, 2, 3, 6}
+    assert {round(each["bytes"]) for each in found[1:]} == {round(2 * 15 / 16 * 2e6 / 6)}
+
+
+def test_synchronous_training_is_named_once() -> None:
+    assert plan(*ISSUE, "--interval", "1").output.count("\n  synchronous") == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (["--bandwidth", "100"], "'100' is no bandwidth: it is a number above 0 with bit"),
+        (["--bandwidth", "0Mbit"], "'0Mbit' is no bandwidth"),
+        (["--bandwidth", "100mbit"], "'100mbit' is no bandwidth"),
+        (["--latency", "20"], "'20' is no time: it is a number of at least 0 with us, ms or s"),
+        (["--latency", "-1ms"], "'-1ms' is no time"),
+        (["--model", "resnet5"], "--model = 'resnet5' is not known: did you mean 'resnet50'?"),
+        (["--model", "zebra"], "count its parameters and give --parameters"),
+        (["--parameters", "5"], "the size of the model is not clear: give --model or --parameters"),
+        (["--workers", "1"], "1 workers have nothing to exchange: use 2 or more"),
+        (["--step-ms", "0"], "a step of 0.0 s is none"),
+        (["--interval", "0"], "interval 0 is below 1"),
+        (["--batch", "0"], "--batch 0 must be 1 or more"),
+        (["--json", "plan.txt"], "plan.txt does not end in .json"),
+    ],
+)
+def test_mistakes(changes: list[str], sentence: str) -> None:
+    done = plan(*ISSUE, *changes)
+    assert done.exit_code == 2
+    assert sentence in done.output
+    assert len(done.output.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("8bit", 1), ("1kbit", 125), ("1Gbit", 125e6), ("12.5MB", 12.5e6), ("2 GB/s", 2e9)],
+)
+def test_bandwidths(text: str, value: float) -> None:
+    assert bandwidth(text) == value
+
+
+@pytest.mark.parametrize(("text", "value"), [("250us", 250e-6), ("1.5 s", 1.5), ("20ms", 0.02)])
+def test_durations(text: str, value: float) -> None:
+    assert duration(text) == pytest.approx(value)

@@ -1,0 +1,200 @@
+"""The cost model: identities, and what gloo took over shaped links."""
+
+from math import isclose
+
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from partavg.core.schedule import Schedule
+from partavg.cost import PARAMETERS, Job, Network, cost, plans, recommend
+from partavg.cost.recommend import long_enough
+from partavg.models import MODELS
+
+jobs = st.builds(
+    Job, st.integers(1, 10**9), st.floats(1e-4, 10), width=st.sampled_from([1 + 4 / 256, 2, 4])
+)
+networks = st.builds(
+    Network,
+    st.integers(2, 256),
+    st.floats(1e4, 1e11),
+    st.floats(0, 1),
+    st.sampled_from(["gloo", "nccl"]),
+)
+schedules = st.integers(1, 64).flatmap(
+    lambda interval: st.sampled_from(
+        [Schedule(interval, parts) for parts in range(1, interval + 1) if interval % parts == 0]
+    )
+)
+
+
+@given(jobs, networks, st.integers(1, 64))
+def test_every_plan_of_an_interval_sends_as_much(job: Job, network: Network, interval: int) -> None:
+    m = network.workers
+    for each in plans(job, network, interval):
+        cycle = each.traffic * interval
+        assert isclose(cycle, 2 * (m - 1) / m * job.size)
+        assert isclose(each.messages * interval, each.schedule.parts)
+
+
+@given(jobs, networks, schedules)
+def test_more_messages_take_more_time(job: Job, network: Network, schedule: Schedule) -> None:
+    periodic = cost(job, network, Schedule(schedule.interval))
+    parted = cost(job, network, schedule)
+    assert parted.exchanging >= periodic.exchanging * (1 - 1e-9)
+
+
+@given(jobs, networks, schedules, st.floats(1, 100))
+def test_a_worse_network_takes_longer(
+    job: Job, network: Network, schedule: Schedule, factor: float
+) -> None:
+    def seconds(**changes: float) -> float:
+        values = {"bandwidth": network.bandwidth, "latency": network.latency, **changes}
+        return cost(job, Network(network.workers, **values), schedule).seconds
+
+    assert seconds(latency=network.latency * factor) >= seconds() * (1 - 1e-9)
+    assert seconds(bandwidth=network.bandwidth / factor) >= seconds() * (1 - 1e-9)
+
+
+@given(jobs, networks, schedules, st.data())
+def test_overlap_is_never_slower_and_never_free(
+    job: Job, network: Network, schedule: Schedule, data: st.DataObject
+) -> None:
+    delay = data.draw(st.integers(0, schedule.interval - 1))
+    late, at_once = (cost(job, network, schedule, d) for d in (delay, 0))
+    assert late.seconds <= at_once.seconds
+    assert late.seconds >= max(job.step, late.exchanging) * (1 - 1e-9), "the link is busy"
+    assert 0 <= late.hidden <= 1
+    assert at_once.hidden == 0
+    longer = cost(job, network, schedule, schedule.interval - 1)
+    assert longer.seconds <= late.seconds
+
+
+def simulated(job: Job, network: Network, schedule: Schedule, delay: int, cycles: int) -> float:
+    """Seconds per iteration, event by event: a slow twin of the formula."""
+    duration = network.seconds(job.size / schedule.parts)
+    now = free = 0.0
+    arrivals: dict[int, float] = {}
+    steps = cycles * schedule.interval
+    half = 0.0
+    for step in range(1, steps + 1):
+        now += job.step
+        if schedule(step):
+            free = max(free, now) + duration
+            arrivals[step + delay] = free
+        now = max(now, arrivals.pop(step, 0.0))
+        if step == steps // 2:
+            half = now
+    return (now - half) / (steps - steps // 2)
+
+
+@given(jobs, networks, schedules, st.data())
+def test_the_formula_is_what_happens(
+    job: Job, network: Network, schedule: Schedule, data: st.DataObject
+) -> None:
+    delay = data.draw(st.integers(0, schedule.interval - 1))
+    assume(cost(job, network, schedule).exchanging < 1e4 * job.step)
+    happened = simulated(job, network, schedule, delay, cycles=20 * max(1, delay))
+    assert isclose(cost(job, network, schedule, delay).seconds, happened, rel_tol=0.1)
+
+
+@given(jobs, networks, st.integers(1, 64))
+def test_the_recommendation_keeps_its_rule(job: Job, network: Network, interval: int) -> None:
+    found = plans(job, network, interval)
+    chosen = recommend(found).cost
+    same = [each for each in found if bool(each.delay) == bool(chosen.delay)]
+    fastest = min(each.seconds for each in same)
+    assert chosen.seconds <= 1.05 * fastest
+    assert all(
+        each.seconds > 1.05 * fastest
+        for each in same
+        if each.schedule.parts > chosen.schedule.parts
+    )
+    if chosen.delay:
+        assert chosen.seconds < 0.9 * min(
+            each.seconds for each in found if each.schedule == chosen.schedule and not each.delay
+        )
+
+
+@given(jobs, networks, st.integers(2, 64))
+def test_a_useful_delay_is_the_shortest(job: Job, network: Network, interval: int) -> None:
+    for each in plans(job, network, interval):
+        if each.delay > 1:
+            less = cost(job, network, each.schedule, each.delay - 1)
+            assert less.seconds > each.seconds
+
+
+@given(jobs, networks, st.integers(1, 64))
+def test_a_long_interval_can_hide_its_exchanges(job: Job, network: Network, interval: int) -> None:
+    enough = long_enough(job, network, interval)
+    assert enough % interval == 0
+    assert network.seconds(job.size) <= enough * job.step
+    assert enough == interval or network.seconds(job.size) > enough / 2 * job.step
+
+
+@pytest.mark.parametrize(
+    ("size", "latency", "measured"),
+    [
+        (4e3, 0.02, 0.256),
+        (4e4, 0.02, 0.268),
+        (4e5, 0.02, 0.306),
+        (1e6, 0.02, 0.341),
+        (5e6, 0.02, 0.823),
+        (2e7, 0.02, 2.9),
+        (4e7, 0.02, 5.37),
+        (4e5, 0.0, 0.0559),
+        (1e6, 0.0, 0.135),
+        (5e6, 0.0, 0.675),
+        (2e7, 0.0, 2.66),
+        (4e7, 0.0, 5.36),
+    ],
+)
+def test_gloo_as_measured(size: float, latency: float, measured: float) -> None:
+    """Over 4 workers and 100 Mbit/s: the table of docs/plan.md."""
+    assert isclose(Network(4, 12.5e6, latency).seconds(size), measured, rel_tol=0.15)
+
+
+SHAPES = {
+    "cnn": ((1, 28, 28), 62),
+    "logistic": ((1, 28, 28), 10),
+    "lstm": ((200,), 2),
+    "mlp": ((1, 28, 28), 10),
+    "resnet20": ((3, 32, 32), 10),
+    "vgg11": ((1, 28, 28), 10),
+    "wrn16_8": ((3, 32, 32), 10),
+    "wrn28_10": ((3, 32, 32), 100),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_sizes_of_our_models_are_right(name: str) -> None:
+    with torch.device("meta"):
+        model = MODELS[name](*SHAPES[name])
+    assert sum(p.numel() for p in model.parameters()) == PARAMETERS[name]
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: Network(1, 1.0), "1 workers have nothing to exchange: use 2 or more"),
+        (lambda: Network(2, 0.0), "bandwidth of 0.0 B/s"),
+        (lambda: Network(2, 1.0, -1.0), "latency of -1.0 s"),
+        (lambda: Network(2, 1.0, backend="mpi"), "backend 'mpi' is not known: use gloo or nccl"),
+        (lambda: Job(0, 1.0), "0 parameters"),
+        (lambda: Job(1, float("nan")), "a step of nan s"),
+        (lambda: cost(Job(1, 1.0), Network(2, 1.0), Schedule(4), 4), "delay 4 is not below"),
+    ],
+)
+def test_mistakes(make: object, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        make()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(("exchange", "delay"), [(0.05, 0), (0.1, 0), (0.12, 1), (2.0, 1)])
+def test_a_delay_must_save_a_tenth(exchange: float, delay: int) -> None:
+    """An exchange of 0.12 steps that is hidden saves 0.12 / 1.12 of the time."""
+    network = Network(2, 1e6)
+    job = Job(8_000_000, step=network.seconds(4e6) / exchange)
+    chosen = recommend(plans(job, network, 8)).cost
+    assert (chosen.schedule.parts, chosen.delay) == (8, delay)
