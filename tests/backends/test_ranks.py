@@ -169,7 +169,7 @@ def mistakes(team: Ranks) -> list[str]:
 
 def diverged(team: Ranks, folder: Path) -> str:
     """What is said of workers whose numbers are not finite any more."""
-    sections = {"training": {"workers": 5, "lr": 1e30}, "averaging": {"interval": 100}}
+    sections = {"training": {"workers": 5, "lr": 1e30}, "averaging": {"interval": 100, "parts": 1}}
     try:
         for _ in tasks.run(folder, team=team, **sections):
             pass

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from tests.cli.test_cli import COMMAND, RECIPE, files, partavg
 
-from partavg.cli.tempo import Tempo
+from partavg.backends.tempo import Tempo
 
 LIMIT = 100  # seconds
 STEPS = ["--set", "training.steps=300", "--set", "training.workers=5"]

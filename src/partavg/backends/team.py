@@ -93,12 +93,13 @@ def share(team: Team, workers: int) -> slice:
     return shares(workers, team.size)[team.rank]
 
 
-def check_same(what: str, values: Sequence[object]) -> None:
+def check_same(what: str, values: Sequence[object], ranks: Sequence[int] | None = None) -> None:
     """Raise a ValueError that names the first rank whose value differs, and both values."""
-    for rank, value in enumerate(values):
+    ranks = ranks or range(len(values))
+    for rank, value in zip(ranks, values, strict=True):
         if value != values[0]:
             raise ValueError(
-                f"rank {rank} has {what} {value}, rank 0 has {values[0]}: "
+                f"rank {rank} has {what} {value}, rank {ranks[0]} has {values[0]}: "
                 f"start all ranks with the same"
             )
 

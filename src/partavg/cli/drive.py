@@ -18,8 +18,8 @@ from rich.console import Console
 from partavg.backends.lost import RankLost
 from partavg.backends.ranks import launched
 from partavg.backends.team import Solo, Team, shares
+from partavg.backends.tempo import Tempo
 from partavg.cli.display import Display
-from partavg.cli.tempo import Tempo
 from partavg.compare import Entry
 from partavg.config import Config
 from partavg.data.dataset import Dataset

@@ -72,8 +72,8 @@ def bad_weight(rank: int) -> None:
 @pytest.mark.parametrize(
     ("function", "expected"),
     [
-        (other_interval, "rank 1 has interval 8, rank 0 has 4: all ranks must have the same"),
-        (other_torch, "rank 1 has torch 9.9, rank 0 has 2.0: all ranks must have the same"),
+        (other_interval, "rank 1 has interval 8, rank 0 has 4: start all ranks with the same"),
+        (other_torch, "rank 1 has torch 9.9, rank 0 has 2.0: start all ranks with the same"),
         (other_model, "rank 2 has a model of 18 numbers"),
         (bad_weight, "rank 2 cannot start: weight -1.0 makes no sense: use a number above 0"),
     ],
@@ -136,14 +136,14 @@ def test_ranks_that_go_apart_stop(ranks: Ranks, function: Any, expected: str) ->
 def slow(rank: int) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        train(rank, 22, before=lambda rank, *_: time.sleep(0.03 * (rank == 1)))
+        train(rank, 32, before=lambda rank, *_: time.sleep(0.03 * (rank == 1)))
     return [str(warning.message) for warning in caught]
 
 
 def test_a_slow_rank_is_named_once(ranks: Ranks) -> None:
     first, *others = ranks(slow)
     assert len(first) == 1
-    assert first[0].startswith("rank 1 works 0.0")
+    assert first[0].startswith("rank 1 takes ")
     assert "all wait for it" in first[0]
     assert others == [[], []]
 

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import torch.distributed as dist
 
+from partavg.backends.team import check_same
+
 Facts = Mapping[str, object]
 
 
@@ -35,11 +37,5 @@ def _compare(group: dist.ProcessGroup, facts: Facts, error: ValueError | None) -
                 problem if problem.startswith("rank ") else f"rank {rank} cannot start: {problem}"
             )
             raise ValueError(named)
-    first, expected = ranks[0], said[0][0]
-    for rank, (found, _) in zip(ranks, said, strict=True):
-        for name, value in expected.items():
-            if found[name] != value:
-                raise ValueError(
-                    f"rank {rank} has {name} {found[name]}, rank {first} has {value}: "
-                    f"all ranks must have the same"
-                )
+    for name in facts:
+        check_same(name, [found[name] for found, _ in said], ranks)

@@ -1,17 +1,15 @@
 """What ranks tell each other with every message: who is here, how far, how fast, and how well."""
 
-import math
 import warnings
 from collections.abc import Sequence
-from statistics import median
 from time import perf_counter
 from typing import NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor
 
-_SLOW = 3.0  # times as slow as the others before it is worth a word
-_PATIENCE = 20  # messages before that is said
+from partavg.backends.tempo import Tempo
+
 _WRAP = 1 << 20  # steps are sent modulo this: exact in any dtype of messages
 
 
@@ -39,8 +37,7 @@ class Register:
 
     def __init__(self, ranks: Sequence[int], mine: int) -> None:
         self._ranks, self._mine = ranks, mine
-        self._seconds = [0.0] * len(ranks)
-        self._seen = 0
+        self._tempo, self._last = Tempo(ranks), 0
         self._waiting: Tensor | None = None
         self._resumed = perf_counter()
         self.step = 0
@@ -99,19 +96,11 @@ class Register:
 
     def _watch(self, seconds: Sequence[float]) -> None:
         """Warn once of a rank that all others wait for."""
-        self._seen += 1
-        self._seconds = [a + b for a, b in zip(self._seconds, seconds, strict=True)]
-        slowest = max(self._seconds)
-        usual = median(self._seconds)
-        if self._seen != _PATIENCE or slowest < _SLOW * usual or math.isclose(slowest, 0):
-            return
-        rank = self._ranks[self._seconds.index(slowest)]
-        if self._mine == 0:
-            warnings.warn(
-                f"rank {rank} works {slowest / _PATIENCE:.3g} s between averagings, others "
-                f"{usual / _PATIENCE:.3g} s: all wait for it",
-                stacklevel=2,
-            )
+        passed = max(1, self.step - self._last)
+        self._last = self.step
+        warning = self._tempo.take([each / passed for each in seconds])
+        if warning and self._mine == 0:
+            warnings.warn(warning, stacklevel=2)
 
 
 def _deed(entry: Entry) -> str:

@@ -14,7 +14,8 @@ _NOISE = 0.002  # … if it is more seconds than that
 class Tempo:
     """The ranks' own times of the last steps, without waiting; medians, so one pause is none."""
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: Sequence[int] | None = None) -> None:
+        self._ranks = ranks
         self._window: deque[Sequence[float]] = deque(maxlen=_STEPS)
         self._taken = 0
         self._warned = False
@@ -40,8 +41,9 @@ class Tempo:
         if self._warned or not far:
             return ""
         self._warned = True
+        name = self._ranks[slowest] if self._ranks else slowest
         return (
-            f"rank {slowest} takes {_ms(each[slowest])} ms a step, the others {_ms(others)} ms: "
+            f"rank {name} takes {_ms(each[slowest])} ms a step, the others {_ms(others)} ms: "
             f"all wait for it"
         )
 
