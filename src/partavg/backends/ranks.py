@@ -49,7 +49,7 @@ class Ranks:
         timeout: float = _PATIENCE,
         facts: Mapping[str, str] | None = None,
     ) -> None:
-        self.rank, self.size = rank, size
+        self.rank, self.size, self._store = rank, size, store
         self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         self.asks: Callable[[], bool] = lambda: False
         self.stopping = False
@@ -73,8 +73,10 @@ class Ranks:
 
     def part(self) -> None:
         """Part from the others, once all have come to their end."""
-        with suppress(RuntimeError):
-            distributed.monitored_barrier(timeout=timedelta(seconds=_FAREWELL))
+        with suppress(RuntimeError):  # they are gone already
+            self._store.set(f"end/{self.rank}", "")
+            ends = [f"end/{rank}" for rank in range(self.size)]
+            self._store.wait(ends, timedelta(seconds=_FAREWELL))
         distributed.destroy_process_group()
 
     @contextmanager

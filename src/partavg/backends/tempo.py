@@ -8,7 +8,7 @@ import numpy as np
 _STEPS = 30  # that are looked at together
 _OFTEN = 10  # steps between two looks
 _FAR = 3.0  # times as slow as the others is worth a warning …
-_NOISE = 0.002  # … if it is more seconds than that
+_NOISE = 0.02  # … if it is more seconds than that
 
 
 class Tempo:
