@@ -25,3 +25,41 @@ def assert_the_same(tmp_path: Path, changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_a_federation_is_the_simulation(tmp_path: Path, solver: str, scheme: str) -> None:
     assert_the_same(tmp_path, SOLVERS[solver] | (PERIODIC if scheme == "periodic" else {}))
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "weights by samples": {"averaging.weights": "samples", "solver.momentum": 0.9},
+    "two local steps": {"averaging.parts": 2, "solver.momentum": 0.9},
+    "statistics with every part": {"averaging.buffers": "every"},
+    "steps left at the end": {"averaging.parts": 2, "training.steps": 11},
+    "fednova": {"solver.name": "fednova", "solver.base.momentum": 0.9},
+    "vrl_sgd": {"solver.name": "vrl_sgd"},
+    "fedadam": {"solver.name": "fedadam", "solver.base.momentum": 0.9},
+    "adamw": {"solver.name": "adamw"},
+    "shuffled parts": {"averaging.shuffle": True, "training.steps": 16},
+    "blocks": {"averaging.partition": "blocks"},
+    "a learning rate that decays": {"lr_schedule.name": "step", "lr_schedule.at": "[3, 8]"},
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_whatever_the_settings(tmp_path: Path, what: str) -> None:
+    assert_the_same(tmp_path, OTHERS[what])
+
+
+CHANGING = {
+    "participation.fraction": 0.67,
+    "participation.every": 6,
+    "averaging.interval": 4,
+    "averaging.parts": 2,
+    "training.steps": 24,
+    "averaging.buffers": "every",
+}
+
+
+@pytest.mark.parametrize("solver", ["sgd", "scaffold", "vrl_sgd", "fednova"])
+@pytest.mark.parametrize("redistribution", ["permute", "average"])
+def test_clients_that_take_turns(tmp_path: Path, redistribution: str, solver: str) -> None:
+    """Momentum stays with the client here and with the model in the simulator: none, then."""
+    changes = {**CHANGING, "participation.redistribution": redistribution, "solver.name": solver}
+    assert_the_same(tmp_path, changes)

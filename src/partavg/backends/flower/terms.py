@@ -37,39 +37,25 @@ class Terms:
     @cached_property
     def shared(self) -> tuple[str, ...]:
         """The solver's memory that is the same on all workers; a row per worker is the client's."""
-        two = torch.empty(2, self._sizes[0], dtype=self.model.dtype, device="meta")
-        memory = self.solver.init(two, self.model.params)
+        memory = self._probe(2, 1).memory
         return tuple(sorted(name for name, tensor in memory.items() if len(tensor) == 1))
 
     @cached_property
     def sends_parameters(self) -> bool:
         """Whether messages begin with the parameters themselves, so that models can be compared."""
-        layout = Layout(("probe",), ((1,),))
-        one = torch.ones(1, 1, dtype=self.model.dtype)
-        probe = Workers.start(one, one[:, :0], layout, self.solver, 1)
-        return bool(self.solver.encode(one, probe.memory, probe.sync(0))[0, 0] == 1)
+        return bool(self._encoded_probe(1)[0, 0] == 1)
 
     @cached_property
     def buffer_spans(self) -> tuple[Span, ...]:
         """All columns of buffers that are ever averaged."""
         return tuple(sorted({span for part in self.plan.buffer_parts for span in part}))
 
-    @cached_property
-    def _blank(self) -> Workers:
-        """A worker without numbers, to learn the lengths of its messages."""
-        params, buffers = (
-            torch.empty(1, n, dtype=self.model.dtype, device="meta") for n in self._sizes
-        )
-        parts = len(self.plan.partition.parts)
-        return Workers.start(params, buffers, self.model.params, self.solver, parts)
-
-    @property
-    def _sizes(self) -> tuple[int, int]:
-        return self.model.params.size, self.model.buffers.size
-
     def lengths(self, piece: Piece) -> list[int]:
         """How many numbers each span of a piece takes in a message, then each of its buffers."""
-        return [len(found) for found in _encoded(self, self._blank, piece)]
+        part, buffer_spans = piece
+        each, beside = self._rate
+        spans = [each * (b - a) + beside for a, b in self.plan.partition.parts[part]]
+        return spans + [b - a for a, b in buffer_spans]
 
     def length(self, kind: str, part: int) -> int:
         """How many numbers a message has."""
@@ -77,12 +63,30 @@ class Terms:
 
     def common_length(self, part: int | None = None) -> int:
         """How many numbers a snapshot has: of a part, or of all."""
-        return sum(view.shape[1] for view in _common(self, self._blank, part))
+        if part is None:
+            return self.model_length + len(self.shared) * self.model.params.size
+        columns = self.plan.partition.sizes[part]
+        return columns * (1 + len(self.shared)) + _width(self.plan.buffer_parts[part])
 
     @property
     def model_length(self) -> int:
         """How many numbers a model has, with all that is ever averaged."""
-        return self.model.params.size + sum(stop - start for start, stop in self.buffer_spans)
+        return self.model.params.size + _width(self.buffer_spans)
+
+    @cached_property
+    def _rate(self) -> tuple[int, int]:
+        """Numbers in a message per column, and beside: solvers treat each column by itself."""
+        one, two = (self._encoded_probe(width).shape[1] for width in (1, 2))
+        return two - one, 2 * one - two
+
+    def _encoded_probe(self, width: int) -> Tensor:
+        probe = self._probe(1, width)
+        return self.solver.encode(probe.params, probe.memory, probe.sync(0))
+
+    def _probe(self, rows: int, width: int) -> Workers:
+        """Workers with a tiny model, to learn about the solver."""
+        ones = torch.ones(rows, width, dtype=self.model.dtype)
+        return Workers.start(ones, ones[:, :0], Layout(("probe",), ((width,),)), self.solver, 1)
 
     def digest(self) -> str:
         """A fingerprint that must be equal on the server and all clients."""
@@ -176,6 +180,10 @@ def _common(terms: Terms, workers: Workers, part: int | None) -> list[Tensor]:
 def _columns(workers: Workers, spans: Sequence[Span], buffer_spans: Sequence[Span]) -> list[Tensor]:
     params = [workers.params[:, a:b] for a, b in spans]
     return params + [workers.buffers[:, a:b] for a, b in buffer_spans]
+
+
+def _width(spans: Sequence[Span]) -> int:
+    return sum(stop - start for start, stop in spans)
 
 
 def _averaged(workers: Workers, part: int) -> None:
