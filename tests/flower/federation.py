@@ -14,7 +14,7 @@ from partavg import Simulation, iid
 from partavg.backends.flower.post import Post
 from partavg.core.seeds import fold, seeded
 from partavg.evaluate import unchanged
-from partavg.flower import client_app
+from partavg.flower import client_app, server_app
 from partavg.flower.run import FederatedRun
 from partavg.flower.settings import Settings
 
@@ -75,11 +75,6 @@ def app(**options: Any) -> ClientApp:
     return client_app(model, F.cross_entropy, owned, **options)
 
 
-def settings(**changes: Any) -> dict[str, Any]:
-    """A run config; keys with an underscore for the dot are given in a dict."""
-    return {**BASE, **changes}
-
-
 def federation(folder: Path, changes: dict[str, Any], **options: Any) -> FakeGrid:
     """Three nodes, each with a folder of its own."""
     config = {**BASE, "flower.folder": str(folder / "run"), **changes}
@@ -123,3 +118,7 @@ def assert_equal(one: nn.Module, other: nn.Module, tolerance: float = 1e-9) -> N
     other_state = other.state_dict()
     for name, tensor in one.state_dict().items():
         torch.testing.assert_close(tensor, other_state[name], rtol=0, atol=tolerance)
+
+
+client = app()
+app_server = server_app(model, F.cross_entropy, everything)

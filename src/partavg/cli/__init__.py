@@ -4,6 +4,7 @@ import click
 
 from partavg.cli.compare import compare
 from partavg.cli.data import data_command
+from partavg.cli.flower import flower
 from partavg.cli.recipes import recipe_command
 from partavg.cli.reproduce import reproduce
 from partavg.cli.run import run
@@ -25,6 +26,7 @@ def main() -> None:
 
 main.add_command(compare)
 main.add_command(data_command, "data")
+main.add_command(flower)
 main.add_command(recipe_command, "recipes")
 main.add_command(reproduce)
 main.add_command(run)
