@@ -115,7 +115,7 @@ class Programs:
             except OSError:
                 return False
 
-        self.wait(healthy, "the SuperLink", 90)
+        self.wait(healthy, "the SuperLink", 200)
 
     def register(self, name: str) -> None:
         """Make a key and let the SuperLink know it."""
@@ -133,7 +133,7 @@ class Programs:
         """Run flwr to its end."""
         done = subprocess.run(
             ["flwr", *arguments], cwd=self.folder, env=self.environ, capture_output=True,
-            text=True, timeout=120,
+            text=True, timeout=250,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
@@ -170,7 +170,7 @@ class Programs:
     def close(self) -> None:
         """End every process that was started for this folder, by its id, then remove the folder."""
         for _ in range(20):
-            found = self._processes()
+            found = self.processes()
             if not found:
                 break
             for number in found:
@@ -183,14 +183,19 @@ class Programs:
             program.wait(10)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _processes(self) -> list[int]:
-        """Flower's programs outlive their parents; their environment tells whose they are."""
+    def processes(self, *words: str) -> list[int]:
+        """The processes of this folder with all these words in their commands.
+
+        Flower's programs outlive their parents; their environment tells whose they are.
+        """
         mark = f"FLWR_HOME={self.folder / 'home'}".encode()
         found = []
-        for entry in Path("/proc").glob("[0-9]*/environ"):
+        for entry in Path("/proc").glob("[0-9]*"):
             try:
-                if mark in entry.read_bytes().split(b"\0"):
-                    found.append(int(entry.parent.name))
+                command = (entry / "cmdline").read_bytes().decode(errors="replace")
+                ours = mark in (entry / "environ").read_bytes().split(b"\0")
             except OSError:
                 continue
+            if ours and all(word in command for word in words):
+                found.append(int(entry.name))
         return found
