@@ -54,7 +54,7 @@ def toml(value: Any) -> str:
 class Programs:
     """A SuperLink, SuperNodes and apps under one folder; close() ends them all."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, quick: bool = True) -> None:
         self.folder = folder
         self.port = free_port()
         self._started: list[subprocess.Popen[bytes]] = []
@@ -66,14 +66,15 @@ class Programs:
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
             "RAY_USAGE_STATS_ENABLED": "0",
             "OMP_NUM_THREADS": "1",
         }
         (folder / "home").mkdir(parents=True)
-        warm.install(folder)
         keys.authority(folder)
-        self.start("warm", [sys.executable, "-m", "tests.flower.warm", str(folder)])
+        if quick:
+            self.environ["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "0.1"
+            warm.install(folder)
+            self.start("warm", [sys.executable, "-m", "tests.flower.warm", str(folder)])
 
     def start(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
         """Start a program; what it says goes to a file."""
@@ -138,11 +139,11 @@ class Programs:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    def app(self, settings: dict[str, Any]) -> Path:
-        """Write the tests' app with settings of its own."""
+    def app(self, settings: dict[str, Any], text: str = APP) -> Path:
+        """Write an app with settings of its own."""
         folder = self.folder / f"app{len(list(self.folder.glob('app*')))}"
         folder.mkdir()
-        (folder / "app.py").write_text(APP)
+        (folder / "app.py").write_text(text)
         lines = "\n".join(f"{key} = {toml(value)}" for key, value in settings.items())
         (folder / "pyproject.toml").write_text(PROJECT + lines)
         return folder

@@ -22,9 +22,11 @@ with socket.socket(socket.AF_UNIX) as connection:
 
 QUICK = """
 import sys, time
-import flwr.common.constant as constant
-constant.HEARTBEAT_DEFAULT_INTERVAL = 10  # a dead node is missed after 20 s, not 60
 if sys.argv and sys.argv[0].endswith("flower-supernode"):
+    from flwr.supercore import heartbeat
+    from flwr.supernode import fleet_http_connection
+    for module in (heartbeat, fleet_http_connection):
+        module.HEARTBEAT_DEFAULT_INTERVAL = 10  # the dead are missed after 20 s, not 60
     sleep = time.sleep
     time.sleep = lambda seconds: sleep(min(seconds, 0.1))  # it sleeps 3 s between two looks
 """

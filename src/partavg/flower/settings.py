@@ -16,7 +16,6 @@ from partavg.backends.flower.meeting import Rules
 from partavg.backends.flower.terms import Terms
 from partavg.backends.planner import Planner
 from partavg.config import Config, create
-from partavg.core.partition import PARTITIONS
 from partavg.core.rates import Rate
 from partavg.core.schedule import Schedule
 from partavg.core.seeds import fold, seeded
@@ -148,7 +147,7 @@ class Settings:
 
     def _check(self) -> None:
         training, averaging = self.config.training, self.config.averaging
-        assert averaging.partition in PARTITIONS
+        assert self.schedule.parts == averaging.parts
         if training.epochs is not None or training.scale != 1:
             raise ValueError(
                 "training.epochs and training.scale need all samples in one place: use "
