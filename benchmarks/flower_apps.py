@@ -1,4 +1,4 @@
-"""The two apps that benchmarks/flower.py compares: the same task, averaged by partavg and Flower."""
+"""The two apps that benchmarks/flower.py compares: one task, averaged by partavg and by Flower."""
 
 import time
 from pathlib import Path
