@@ -31,9 +31,9 @@ BASE: dict[str, Any] = {
     "solver.name": "sgd",
     "metrics.evaluate_every": 4,
     "flower.job": "test",
-    "flower.wait": 0.2,
-    "flower.patience": 0.5,
-    "flower.deadline": 5.0,
+    "flower.wait": 100.0,
+    "flower.patience": 100.0,
+    "flower.deadline": 100.0,
 }
 PERIODIC = {"averaging.parts": 1}
 SOLVERS: dict[str, dict[str, Any]] = {

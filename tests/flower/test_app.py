@@ -58,6 +58,17 @@ def test_the_command_writes_it_once(tmp_path: Path) -> None:
     assert again.stderr == "partavg: fashion/app.py is there already: use a new folder\n"
 
 
+def test_without_flower_a_sentence_says_how_to_install_it(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['flwr'] = None; from partavg.cli import main; main()"
+    command = [sys.executable, "-c", code, "flower", "new", "fashion"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "partavg: partavg.flower needs Flower, which is not installed: "
+        "pip install 'partavg[flower]'\n"
+    )
+
+
 def test_a_federated_run_next_to_a_simulated_one(tmp_path: Path) -> None:
     for _ in tasks.run(tmp_path / "simulated"):
         pass

@@ -63,3 +63,19 @@ def test_clients_that_take_turns(tmp_path: Path, redistribution: str, solver: st
     """Momentum stays with the client here and with the model in the simulator: none, then."""
     changes = {**CHANGING, "participation.redistribution": redistribution, "solver.name": solver}
     assert_the_same(tmp_path, changes)
+
+
+def test_each_goes_on_with_its_own(tmp_path: Path) -> None:
+    """Redistribution "none": who returns gets nothing but the parts averaged from then on."""
+    grid = federation(tmp_path, {**CHANGING, "participation.redistribution": "none"})
+    rows = list(server(grid))
+    assert [row["stage"] for row in rows].count("redistribution") == 3
+    assert not any(row["away"] for row in rows)
+    orders = [(client, message.content["order"]) for client, message, _ in grid.log]
+    seen: set[int] = set()
+    for client, order in orders:
+        if order.get("send") == "part" and order["start"] in (6, 12, 18):
+            known = client in seen
+            assert (order["bring"] == "whole") == (not known)
+        if order.get("send") == "part":
+            seen.add(client)

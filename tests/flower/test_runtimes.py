@@ -108,12 +108,12 @@ def test_a_client_killed_and_returned(programs: Programs) -> None:
     folder = RunFolder(programs.folder / "killed")
     settings = {
         **REAL,
-        "training.steps": 14,
+        "training.steps": 12,
         "averaging.interval": 2,
         "averaging.parts": 2,
         "flower.folder": str(folder.path),
         "flower.job": "killed",
-        "flower.deadline": 8.0,
+        "flower.deadline": 20.0,
         "flower.min_clients": 2,
     }
     programs.run(programs.app(settings))
