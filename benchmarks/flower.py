@@ -25,7 +25,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from tests.flower.programs import Programs  # noqa: E402
 
-EXCHANGES, LOCAL_STEPS, PARTS = 12, 5, 4
+LOCAL_STEPS, PARTS = 5, 4
 APP = """
 import sys
 sys.path.insert(0, {path!r})
@@ -93,16 +93,16 @@ def rows_of(folder: Path) -> list[dict]:
     return [row for row in map(json.loads, lines) if row["stage"] == "exchange"]
 
 
-def compare(kind: str, rounds: int) -> None:
+def compare(kind: str, rounds: int, exchanges: int) -> None:
     """Both apps in turn, so that a noisy machine is noisy for both."""
     with tempfile.TemporaryDirectory() as folder:
         programs = started(kind, Path(folder) / "f")
         try:
             mine, flowers = [], []
             for number in range(rounds):
-                run = ours(programs, 64, PARTS, EXCHANGES, f"ours{number}")
+                run = ours(programs, 64, PARTS, exchanges, f"ours{number}")
                 mine += [row["seconds"] for row in rows_of(run)][1:]  # the first sends all
-                flowers += theirs(programs, 64, EXCHANGES, f"theirs{number}")[1:]
+                flowers += theirs(programs, 64, exchanges, f"theirs{number}")[1:]
             print(
                 f"{kind}: ours {spread(mine)}, FedAvg {spread(flowers)}, n = {len(mine)}; ", end=""
             )
@@ -173,10 +173,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", nargs="+", choices=("simulation", "deployment", "large"))
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--exchanges", type=int, default=12)
     arguments = parser.parse_args()
     print(f"flwr {flwr.__version__}, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}")
     for what in arguments.what:
-        large() if what == "large" else compare(what, arguments.rounds)
+        large() if what == "large" else compare(what, arguments.rounds, arguments.exchanges)
 
 
 if __name__ == "__main__":

@@ -147,7 +147,7 @@ def test_strangers_are_refused(programs: Programs) -> None:
 
     keys.node_key(programs.folder / "node9")
     unknown = supernode(programs, 9)
-    plain = supernode(programs, 8, "--insecure")
+    plain = supernode(programs, 8, "--insecure", "--max-retries", "2")
     keyless = supernode(programs, 7, "--root-certificates", "ca.crt")
     for program in (unknown, plain, keyless):
         assert program.wait(250) != 0

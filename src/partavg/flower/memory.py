@@ -37,9 +37,9 @@ class FolderMemory:
         """What was kept; None at first."""
         return checkpoint.load(self._folder)
 
-    def save(self, step: int, state: dict[str, Any]) -> None:
+    def save(self, turn: int, state: dict[str, Any]) -> None:
         """Keep it, whole or not at all, before returning."""
-        checkpoint.save(self._folder, step, state)
+        checkpoint.save(self._folder, turn, state)
 
 
 class ContextMemory:
@@ -60,7 +60,7 @@ class ContextMemory:
         state: dict[str, Any] = torch.load(io.BytesIO(kept[_KEY].data), weights_only=True)
         return state
 
-    def save(self, step: int, state: dict[str, Any]) -> None:
+    def save(self, turn: int, state: dict[str, Any]) -> None:
         """Keep it."""
         file = io.BytesIO()
         torch.save(state, file)

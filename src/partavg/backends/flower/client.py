@@ -30,7 +30,7 @@ class Memory(Protocol):
         """What was kept; None at first."""
         ...
 
-    def save(self, step: int, state: dict[str, Any]) -> None:
+    def save(self, turn: int, state: dict[str, Any]) -> None:
         """Keep it, whole or not at all, before returning."""
         ...
 
@@ -71,7 +71,7 @@ class Client:
                     "loss": self._train_(workers, order),
                     "workers": workers.state(),
                 }
-                self.memory.save(order.until, saved)
+                self.memory.save(order.turn, saved)
             if self.shares_loss:
                 reply = replace(reply, loss=saved["loss"])
             return reply, self._message(workers, order)

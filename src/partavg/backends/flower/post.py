@@ -1,6 +1,5 @@
 """Messages to clients and their answers, each with its own deadline."""
 
-import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -11,8 +10,6 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from partavg.backends.flower import wire
-
-log = logging.getLogger("flwr")
 
 Arrived = tuple[int, Message | str]
 """A node, and its answer or why there is none."""

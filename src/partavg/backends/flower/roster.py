@@ -48,10 +48,6 @@ class Member:
 class Roster(dict[int, Member]):
     """The clients by their number."""
 
-    def by_node(self, node: int) -> int | None:
-        """The client on a node."""
-        return next((client for client, member in self.items() if member.node == node), None)
-
     def state(self) -> dict[int, dict[str, Any]]:
         """All of it, to save."""
         return {client: asdict(member) for client, member in self.items()}
