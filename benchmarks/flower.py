@@ -73,9 +73,9 @@ def theirs(programs: Programs, width: int, exchanges: int, name: str) -> list[fl
     return [after - before for before, after in pairwise(stamps)]
 
 
-def started(kind: str, folder: Path) -> Programs:
+def started(kind: str, folder: Path, *, quick: bool = False) -> Programs:
     """A SuperLink with three nodes."""
-    programs = Programs(folder, quick=False)
+    programs = Programs(folder, quick=quick)
     if kind == "simulation":
         programs.simulation(3)
         return programs
@@ -122,10 +122,13 @@ def bytes_of(run: Path, part: float) -> None:
 
 
 def large() -> None:
-    """25 M parameters in 8 parts; the largest memory of each program."""
+    """25 M parameters in 8 parts; the largest memory of each program.
+
+    Clients are forked from a warm process here, and the SuperNodes look for messages more often.
+    """
     width, stop, peaks = 4616, Event(), {}
     with tempfile.TemporaryDirectory() as folder:
-        programs = started("deployment", Path(folder) / "f")
+        programs = started("deployment", Path(folder) / "f", quick=True)
 
         def watch() -> None:
             while not stop.wait(0.2):
@@ -156,7 +159,8 @@ def note_peak(number: int, peaks: dict[str, float]) -> None:
         status = Path(f"/proc/{number}/status").read_text()
     except OSError:
         return
-    name = next((Path(w.decode()).name for w in words if b"flwr-" in w or b"flower-" in w), "")
+    names = [Path(word.decode()).name for word in words]
+    name = next((n for n in names if n.startswith(("flwr-", "flower-", "tests.flower.warm"))), "")
     peak = next((int(li.split()[1]) for li in status.splitlines() if li.startswith("VmHWM")), 0)
     if name:
         peaks[name] = max(peaks.get(name, 0), peak)

@@ -1,10 +1,12 @@
 """The settings of a Flower app, from its run config: the keys of a recipe, and `flower`."""
 
+import json
 import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 import torch
@@ -62,12 +64,7 @@ class Settings:
     @classmethod
     def read(cls, run_config: Mapping[str, Any]) -> "Settings":
         """From a run config; any mistake is a ValueError of one sentence."""
-        tables = _nested(run_config)
-        federation: Federation = section(tables.pop("flower", {}), Federation, "flower")
-        tables["averaging"] = _interval(tables.get("averaging", {}), federation.local_steps)
-        settings = cls(parse(tables), federation)
-        settings._check()
-        return settings
+        return _read(json.dumps(dict(run_config), sort_keys=True))
 
     @property
     def schedule(self) -> Schedule:
@@ -184,6 +181,16 @@ class Settings:
                 f"which a client that pauses misses with participation.redistribution = 'none': "
                 f"use permute or average"
             )
+
+
+@lru_cache(maxsize=8)  # a process of the simulation runtime gets a message per exchange and client
+def _read(run_config: str) -> Settings:
+    tables = _nested(json.loads(run_config))
+    federation: Federation = section(tables.pop("flower", {}), Federation, "flower")
+    tables["averaging"] = _interval(tables.get("averaging", {}), federation.local_steps)
+    settings = Settings(parse(tables), federation)
+    settings._check()
+    return settings
 
 
 def _nested(run_config: Mapping[str, Any]) -> dict[str, Any]:
