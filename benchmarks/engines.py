@@ -156,16 +156,17 @@ def averaging(workers: int, interval: int, rounds: int) -> None:
     weights = torch.full((workers,), 1 / workers)
     clock = torch.ones(workers, 1, dtype=torch.float64)
     sync = Sync(clock, clock, clock)
-    buffers = torch.empty(workers, 0)
     source = torch.randn(workers, partition.sizes[0])
     target = torch.empty_like(source)
 
     def average() -> None:
         spans, solver = partition.parts[0], partavg.SGD()
-        totals = collect(
-            rows, {}, buffers, spans, (), solver=solver, sync=sync, weights=weights, reduce=alone
+        columns = [rows[:, a:b] for a, b in spans]
+        arriving, lengths = collect(
+            columns, {}, spans, solver=solver, sync=sync, weights=weights, reduce=alone
         )
-        deliver_([rows[:, a:b] for a, b in spans], totals, {}, spans, solver=solver, sync=sync)
+        totals = torch.split(arriving(), lengths)
+        deliver_(columns, totals, {}, spans, solver=solver, sync=sync)
 
     def copy() -> None:
         target.copy_(source)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import torch
 
+from partavg.backends.team import Team
 from partavg.config import Config
 from partavg.data.dataset import Dataset, Samples
 from partavg.folder import RunFolder
@@ -46,6 +47,14 @@ def data() -> Dataset:
     )
 
 
-def run(folder: Path, *, resume: bool = False, force: bool = False, **sections: dict) -> Run:
+def run(
+    folder: Path,
+    *,
+    resume: bool = False,
+    force: bool = False,
+    team: Team | None = None,
+    **sections: dict,
+) -> Run:
     """A run of TINY, not yet started."""
-    return Run(config(**sections), data(), RunFolder(folder), resume=resume, force=force)
+    where = RunFolder(folder)
+    return Run(config(**sections), data(), where, resume=resume, force=force, team=team)

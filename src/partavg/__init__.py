@@ -4,6 +4,7 @@ Start with `Simulation`, which trains copies of your model on shares of your dat
 them as a `Schedule` says; see the README for an example.
 """
 
+from partavg.backends.distributed import attach
 from partavg.backends.simulate import Discrepancy, Simulation
 from partavg.core.average import consensus, discrepancy, per_part
 from partavg.core.layout import Layout
@@ -59,6 +60,7 @@ __all__ = [
     "Sync",
     "Vmapped",
     "Workers",
+    "attach",
     "blocks",
     "by_channel",
     "by_layer",

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from partavg.backends.simulate import Simulation
+from partavg.backends.team import Team
 from partavg.combinations import check_adapt, check_images, check_solver, check_words
 from partavg.config import Config, Metrics, create
 from partavg.core.adapt import Adapt
@@ -112,7 +113,9 @@ def split(config: Config, data: Dataset) -> Split:
     return owned
 
 
-def simulation(config: Config, full: Dataset, device: torch.device) -> Simulation:
+def simulation(
+    config: Config, full: Dataset, device: torch.device, team: Team | None = None
+) -> Simulation:
     """The simulation that a config describes, before its first step."""
     training, averaging = config.training, config.averaging
     data = scaled(config, full)
@@ -140,6 +143,7 @@ def simulation(config: Config, full: Dataset, device: torch.device) -> Simulatio
         deterministic=config.engine.deterministic,
         seed=training.seed,
         device=device,
+        team=team,
     )
 
 
@@ -177,14 +181,20 @@ def check(config: Config, full: Dataset) -> None:
     device(config)
 
 
-def device(config: Config) -> torch.device:
-    """Where to compute."""
+def device(config: Config, team: Team | None = None) -> torch.device:
+    """Where to compute; the ranks of a machine share its GPUs, one for each."""
     name = config.engine.device
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+        if team is None or team.size == 1:
+            return torch.device(name)
+    if team and team.size > 1 and name.startswith("cuda"):
+        name = f"cuda:{team.local_rank}"
     try:
         probe = torch.ones(1, device=name)
         probe.item()
+        if probe.is_cuda and team and team.size > 1:
+            torch.cuda.set_device(probe.device)  # kernels and collectives go there by default
         return probe.device
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]

@@ -1,6 +1,6 @@
 """Loss and accuracy of a model on samples."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
@@ -27,7 +27,26 @@ class Evaluation(NamedTuple):
     accuracy: float | None
 
 
-@torch.no_grad()
+class Counts(NamedTuple):
+    """What an evaluation adds up."""
+
+    loss: float
+    samples: int
+    right: int
+    judged: int
+
+    @classmethod
+    def total(cls, some: "Iterable[Counts]") -> "Counts":
+        """The counts of several sets of samples together."""
+        return cls(*map(sum, zip(*some, strict=True)))
+
+    @property
+    def evaluation(self) -> Evaluation:
+        """The mean loss and the accuracy."""
+        accuracy = self.right / self.judged if self.judged else None
+        return Evaluation(self.loss / self.samples, accuracy)
+
+
 def evaluate(
     module: nn.Module,
     loss: Loss,
@@ -35,6 +54,14 @@ def evaluate(
     transform: Transform = unchanged,
 ) -> Evaluation:
     """Evaluate a model on inputs and targets; it is left in evaluation mode."""
+    return count(module, loss, samples, transform).evaluation
+
+
+@torch.no_grad()
+def count(
+    module: nn.Module, loss: Loss, samples: tuple[Tensor, Tensor], transform: Transform
+) -> Counts:
+    """What some samples add to an evaluation."""
     module.eval()
     total, right, judged = 0.0, 0, 0
     for inputs, targets in zip(*map(_batches, samples), strict=True):
@@ -43,7 +70,7 @@ def evaluate(
         if not targets.is_floating_point() and outputs.ndim == targets.ndim + 1:
             right += int((outputs.argmax(1) == targets).sum())
             judged += targets.numel()
-    return Evaluation(total / len(samples[0]), right / judged if judged else None)
+    return Counts(total, len(samples[0]), right, judged)
 
 
 @torch.no_grad()
@@ -67,4 +94,5 @@ def recompute_statistics_(
 
 def _batches(samples: Tensor) -> tuple[Tensor, ...]:
     """Equal batches, so that none is left with the one sample that BatchNorm refuses."""
-    return torch.tensor_split(samples, -(-len(samples) // _BATCH))
+    count = -(-len(samples) // _BATCH)
+    return torch.tensor_split(samples, count) if count else ()

@@ -90,18 +90,18 @@ class RunFolder:
             )
         return stored
 
-    def write_start(self, config: Config, reason: str) -> None:
+    def write_start(self, config: Config, reason: str, ranks: int = 1) -> None:
         """Remove what an old run left here; write the config and environment of a new one."""
         self.path.mkdir(parents=True, exist_ok=True)
         old = (self.summary_path, self.config_path, self.model_path, self.metrics_path)
         for path in (*old, *self.checkpoints.glob("step-*.pt")):
             path.unlink(missing_ok=True)
         write_text(self.config_path, dump(config))
-        self.write_environment(config, reason)
+        self.write_environment(config, reason, ranks)
 
-    def write_environment(self, config: Config, reason: str) -> None:
+    def write_environment(self, config: Config, reason: str, ranks: int = 1) -> None:
         """Write down what makes the numbers."""
-        write_json(self.environment_path, environment(config, reason))
+        write_json(self.environment_path, environment(config, reason) | {"ranks": ranks})
 
     def check_metrics(self, length: int) -> None:
         """Raise a ValueError if metrics that a checkpoint relies on are gone."""

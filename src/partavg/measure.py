@@ -1,10 +1,8 @@
 """What is measured during a run, and how long its phases take."""
 
-import math
 from time import perf_counter
 
 import torch
-from torch import Tensor
 
 from partavg.backends.simulate import Simulation
 from partavg.config import Metrics
@@ -81,11 +79,11 @@ class Meter:
 
     def _local_accuracy(self) -> Row:
         wanted = self._metrics.local_accuracy
-        rows = len(self._simulation.workers.params) if set(wanted) - {"first"} else len(wanted[:1])
-        local = [
-            self._simulation.evaluate_worker(row, self._data.test).accuracy or 0.0
-            for row in range(rows)
-        ]
+        if not wanted:
+            return {}
+        most = None if set(wanted) - {"first"} else 1
+        found = self._simulation.evaluate_workers(self._data.test, most)
+        local = [evaluation.accuracy or 0.0 for evaluation in found]
         views: Row = {
             "first": lambda: local[0],
             "best": lambda: max(local),
@@ -101,23 +99,15 @@ class Meter:
 
     def _measure_round(self) -> Row:
         """The losses of u and of the best local model, before they are averaged."""
-        local = (
-            self._simulation.evaluate_worker(row, self._data.train).loss
-            for row in range(len(self._simulation.workers.params))
-        )
-        return {"loss_smallest_local": min(local), "loss_global": self.train_loss()}
+        local = self._simulation.evaluate_workers(self._data.train)
+        smallest = min(evaluation.loss for evaluation in local)
+        return {"loss_smallest_local": smallest, "loss_global": self.train_loss()}
 
 
 def finite(row: Row) -> bool:
     """Whether all numbers of a row are."""
     values = torch.tensor([v for x in row.values() for v in (x if isinstance(x, list) else [x])])
     return bool(values.isfinite().all())
-
-
-def largest(rows: Tensor) -> Tensor:
-    """The largest absolute value of each row: finite if and only if all are; needs no memory."""
-    norms: Tensor = torch.linalg.vector_norm(rows, math.inf, dim=1)
-    return norms
 
 
 def due(step: int, every: int) -> bool:

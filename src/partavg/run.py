@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from time import perf_counter
 from typing import Any, TextIO
@@ -11,11 +12,13 @@ import torch
 from torch import Tensor
 
 from partavg import build, checkpoint
+from partavg.backends.team import Solo, Team, check_same, shares
 from partavg.config import Config
 from partavg.core.loop import Record
 from partavg.data.dataset import Dataset
 from partavg.folder import Row, RunFolder, write_json
-from partavg.measure import Meter, due, finite, largest
+from partavg.measure import Meter, due, finite
+from partavg.tables import settings
 
 
 class Diverged(RuntimeError):
@@ -25,25 +28,35 @@ class Diverged(RuntimeError):
 class Run:
     """One training run in its folder; iterate over it to train.
 
-    Building it checks everything that can be checked before work starts.
+    Building it checks everything that can be checked before work starts. In a `team` all processes
+    train; only the first one reads and writes the folder.
     """
 
     def __init__(
-        self, config: Config, data: Dataset, folder: RunFolder, *, resume: bool, force: bool
+        self,
+        config: Config,
+        data: Dataset,
+        folder: RunFolder,
+        *,
+        resume: bool,
+        force: bool,
+        team: Team | None = None,
     ) -> None:
-        folder.check_free(resume=resume, force=force)
         self.folder = folder
-        resuming = resume and folder.exists
-        if resuming:
-            config = folder.stored_config(config)
-        device = build.device(config)
+        self.team = team or Solo()
+        self._writes = self.team.rank == 0
+        _check_same(self.team, config, data)
+        resuming, config = self.team.first(lambda: _found(folder, config, resume, force))
+        device = build.device(config, self.team)
         self.steps = build.steps(config, data)
-        self._simulation = build.simulation(config, data, device)
+        self._simulation = build.simulation(config, data, device, self.team)
         self._meter = Meter(
             self._simulation, build.scaled(config, data), build.metrics(config), self.steps
         )
         engine = self._simulation.engine
-        execution = replace(config.engine, name=engine.name, chunk=engine.chunk, device=str(device))
+        execution = replace(
+            config.engine, name=engine.name, chunk=engine.chunk, device=_plain(device, self.team)
+        )
         if engine.name == "fused":
             execution = replace(execution, precision=engine.precision)
         self.config = replace(config, engine=execution)
@@ -52,10 +65,12 @@ class Run:
         self._seconds = 0.0
         if resuming:
             self._restore()
-            if not folder.environment_path.exists():  # killed right after the config was written
-                folder.write_environment(self.config, engine.reason)
-        else:
-            folder.write_start(self.config, engine.reason)
+        self.team.first(lambda: self._write_start(resuming))
+
+    @property
+    def workers(self) -> int:
+        """Workers that train at a time, in all processes."""
+        return self._simulation.active
 
     @property
     def step(self) -> int:
@@ -65,7 +80,7 @@ class Run:
     def __iter__(self) -> Iterator[Row]:
         """Train to the end; yield the metrics of each step. Stop between rows to `save`."""
         began = perf_counter() - self._seconds
-        with self.folder.open_metrics(self._metrics_length) as metrics:
+        with self._open_metrics() as metrics:
             if self.step == 0:
                 self.save()
             for record in self._simulation.train(self.steps, self._meter.watch):
@@ -73,57 +88,78 @@ class Run:
                 self._write(metrics, row)
                 self._seconds = perf_counter() - began
                 if due(record.step, self.config.checkpoints.every):
-                    os.fsync(metrics.fileno())
                     self.save()
                 yield row
         self._finish()
 
     def save(self) -> None:
         """Write a checkpoint of the present step."""
-        workers = self._simulation.workers
-        self._check_finite(largest(workers.params), "a parameter", self.step)
-        checkpoint.save(
-            self.folder.checkpoints,
-            workers.step,
-            {
-                "workers": workers.state(),
-                "metrics_length": self._metrics_length,
-                "seconds": self._seconds,
-                "timings": dict(self._meter.timings),
-            },
-        )
+        self._check_finite(self._simulation.largest(), "a parameter", self.step)
+        workers = self._simulation.state()
+        if self._writes:
+            checkpoint.save(
+                self.folder.checkpoints,
+                self.step,
+                {
+                    "workers": workers,
+                    "metrics_length": self._metrics_length,
+                    "seconds": self._seconds,
+                    "timings": dict(self._meter.timings),
+                },
+            )
+
+    def _write_start(self, resuming: bool) -> None:
+        if not resuming:
+            self.folder.write_start(self.config, self.engine_reason, self.team.size)
+        elif not self.folder.environment_path.exists():  # killed right after the config was written
+            self.folder.write_environment(self.config, self.engine_reason, self.team.size)
 
     def _restore(self) -> None:
-        saved = checkpoint.load(self.folder.checkpoints)
-        if saved is None:  # stopped before the first one: the start is the same again
+        saved: Row = {}
+
+        def load() -> Row:
+            saved.update(checkpoint.load(self.folder.checkpoints) or {})
+            self.folder.check_metrics(saved.get("metrics_length", 0))
+            return {key: value for key, value in saved.items() if key != "workers"}
+
+        about = self.team.first(load)
+        if not about:  # stopped before the first one: the start is the same again
             return
-        self.folder.check_metrics(saved["metrics_length"])
-        self._simulation.load(saved["workers"])
-        self._metrics_length = saved["metrics_length"]
-        self._seconds = saved["seconds"]
-        self._meter.timings.update(saved["timings"])
+        self._simulation.load(saved.get("workers"))
+        self._metrics_length = about["metrics_length"]
+        self._seconds = about["seconds"]
+        self._meter.timings.update(about["timings"])
 
     def _measure(self, record: Record) -> Row:
         self._check_finite(record.losses, "the loss", record.step)
         row = self._meter.row(record)
         if not finite(row):
-            squares = largest(self._simulation.workers.params).square()
+            squares = self._simulation.largest().square()
             self._check_finite(squares, "the square of a parameter", record.step)
             raise Diverged(
                 f"the averaged model is not finite at step {record.step}: {self._rescue()}"
             )
         return row
 
-    def _write(self, metrics: TextIO, row: Row) -> None:
-        line = json.dumps(row) + "\n"
-        metrics.write(line)
-        metrics.flush()
-        self._metrics_length += len(line)
+    def _open_metrics(self) -> AbstractContextManager[TextIO | None]:
+        return self.folder.open_metrics(self._metrics_length) if self._writes else nullcontext()
+
+    def _write(self, metrics: TextIO | None, row: Row) -> None:
+        if metrics:
+            line = json.dumps(row) + "\n"
+            metrics.write(line)
+            metrics.flush()
+            self._metrics_length += len(line)
+            if due(row["step"], self.config.checkpoints.every):
+                os.fsync(metrics.fileno())
 
     def _finish(self) -> None:
         """Save the last step, the averaged model and the summary; the summary marks the end."""
         self.save()
         model = self._simulation.consensus().cpu()
+        train_loss = self._meter.train_loss()
+        if not self._writes:
+            return
         torch.save(model.state_dict(), self.folder.model_path)
         rows = list(self.folder.rows())
         last = rows[-1]
@@ -131,7 +167,7 @@ class Run:
             "steps": last["step"],
             "scale": self.config.training.scale,
             **{key: last[key] for key in last if key.startswith(("accuracy", "test_loss"))},
-            "train_loss": self._meter.train_loss(),
+            "train_loss": train_loss,
             **_discrepancy(rows),
             "bytes": last["bytes"],
             "messages": last["messages"],
@@ -147,11 +183,19 @@ class Run:
         if bool(finite.all()):
             return
         workers = finite.logical_not().nonzero().flatten().tolist()
-        names = ", ".join(map(str, workers[:5]))
+        names = ", ".join(map(self._named, workers[:5]))
         more = f" and {len(workers) - 5} more" if len(workers) > 5 else ""
         raise Diverged(
             f"{what} of worker {names}{more} is not finite at step {step}: {self._rescue()}"
         )
+
+    def _named(self, worker: int) -> str:
+        """A worker by its number, and where it is if there are several processes."""
+        if self.team.size == 1:
+            return str(worker)
+        dealt = shares(self.workers, self.team.size)
+        rank = next(rank for rank, share in enumerate(dealt) if worker < share.stop)
+        return f"{worker} (rank {rank})"
 
     def _rescue(self) -> str:
         saved = checkpoint.latest_step(self.folder.checkpoints)
@@ -159,6 +203,26 @@ class Run:
             f"lower training.lr = {self.config.training.lr}; "
             f"the last good checkpoint is that of step {saved} in {self.folder.checkpoints}"
         )
+
+
+def _found(folder: RunFolder, config: Config, resume: bool, force: bool) -> tuple[bool, Config]:
+    """Whether there is a run to resume, and the config to go by; a ValueError if neither."""
+    folder.check_free(resume=resume, force=force)
+    resuming = resume and folder.exists
+    return resuming, folder.stored_config(config) if resuming else config
+
+
+def _check_same(team: Team, config: Config, data: Dataset) -> None:
+    """Raise a ValueError if processes were started with other recipes or other data."""
+    told = team.each(settings(config))
+    for key in {key: None for one in told for key in one}:
+        check_same(f"{key} =", [one.get(key) for one in told])
+    check_same("training samples:", team.each(len(data.train.targets)))
+
+
+def _plain(device: torch.device, team: Team) -> str:
+    """A device as the recipe names it: each of several ranks has a GPU of its own number."""
+    return str(device) if team.size == 1 else device.type
 
 
 def _discrepancy(rows: list[Row]) -> Row:

@@ -106,12 +106,14 @@ def _flat(section: Any) -> dict[str, Any]:
 
 def differences(one: Config, other: Config) -> list[str]:
     """The keys in which two configs differ."""
-    tables = [tomllib.loads(dump(config)) for config in (one, other)]
-    flat = [
-        {f"{section}.{key}": v for section, values in table.items() for key, v in values.items()}
-        for table in tables
-    ]
-    return [key for key in {**flat[0], **flat[1]} if flat[0].get(key) != flat[1].get(key)]
+    ours, theirs = settings(one), settings(other)
+    return [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
+
+
+def settings(config: Config) -> dict[str, Any]:
+    """All keys of a config, `section.key`, as TOML gives them back."""
+    table = tomllib.loads(dump(config))
+    return {f"{section}.{key}": v for section, values in table.items() for key, v in values.items()}
 
 
 def section(table: Table, cls: type, name: str) -> Any:

@@ -21,12 +21,13 @@ def weights_of(workers: int, seed: int) -> torch.Tensor:
 def average_(params: torch.Tensor, partition: Partition, part: int, weights: torch.Tensor) -> int:
     clock = torch.ones(len(params), 1, dtype=torch.float64)
     sync, spans = Sync(clock, clock, clock), partition.parts[part]
-    none = params.new_empty(len(params), 0)
-    totals = collect(
-        params, {}, none, spans, (), solver=SGD(), sync=sync, weights=weights, reduce=alone
+    columns = [params[:, a:b] for a, b in spans]
+    arriving, lengths = collect(
+        columns, {}, spans, solver=SGD(), sync=sync, weights=weights, reduce=alone
     )
-    deliver_([params[:, a:b] for a, b in spans], totals, {}, spans, solver=SGD(), sync=sync)
-    return sum(map(len, totals))
+    totals = torch.split(arriving(), lengths)
+    deliver_(columns, totals, {}, spans, solver=SGD(), sync=sync)
+    return sum(lengths)
 
 
 @given(partitions(), st.integers(1, 7), st.integers(0, 99))

@@ -1,21 +1,22 @@
 """From policies, as a user names them, to what the training loop needs."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from partavg.core.adapt import Adapt
+from partavg.core.layout import Layout
 from partavg.core.pace import Pace
-from partavg.core.participation import Participation
+from partavg.core.participation import Participation, Swap, swap_
 from partavg.core.partition import PARTITIONS, Partition, Span, follow
 from partavg.core.plan import Plan
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver, per_client
 from partavg.core.workers import Workers
-from partavg.engines.model import RowModel
 
 Buffers = Literal["part", "every", "local", "recompute"]
 Weights = Literal["uniform", "samples"]
@@ -26,30 +27,45 @@ Bank = Literal["device", "cpu"]
 class Planner:
     """Makes the plan of a schedule, also of those that follow the first."""
 
-    model: RowModel
+    params: Layout
+    statistics: Layout
     partition: str | Partition
     buffers: str
     shares: Float[Tensor, "n"]
-    participation: Participation | None
-    pace: Pace | None
-    delay: int
-    seed: int
+    participation: Participation | None = None
+    pace: Pace | None = None
+    delay: int = 0
+    seed: int = 0
+    rows: slice = field(default_factory=lambda: slice(None))
+    swap: Swap = swap_
 
     def __call__(self, schedule: Schedule) -> Plan:
         """A plan; a delay that does not fit a shorter interval is shortened."""
         cut = self.partition
         if isinstance(cut, str):
             make = _maker(cut if schedule.parts > 1 else "whole")
-            cut = make(self.model.params, schedule.parts, self.seed)
+            cut = make(self.params, schedule.parts, self.seed)
         return Plan(
             schedule,
             cut,
-            _buffer_parts(self.buffers, cut, self.model),
+            self._buffer_parts(cut),
             self.shares,
             self.participation,
             self.pace,
             min(self.delay, schedule.interval - 1),
+            self.rows,
+            self.swap,
         )
+
+    def _buffer_parts(self, partition: Partition) -> tuple[tuple[Span, ...], ...]:
+        if self.buffers not in get_args(Buffers):
+            known = ", ".join(get_args(Buffers))
+            raise ValueError(f"buffers {self.buffers!r} is not known: use {known}")
+        if self.buffers == "part":
+            return follow(partition, self.params, self.statistics).parts
+        size = self.statistics.size
+        everything = (Span(0, size),) if self.buffers == "every" and size else ()
+        return (everything,) * len(partition.parts)
 
 
 def shares_of(policy: str, split: Sequence[Tensor]) -> Float[Tensor, "m"]:
@@ -61,10 +77,13 @@ def shares_of(policy: str, split: Sequence[Tensor]) -> Float[Tensor, "m"]:
     return shares / shares.sum()
 
 
-def kept(participation: Participation, solver: Solver, workers: Workers) -> tuple[str, ...]:
-    """What clients keep for themselves when they are not active."""
+def kept(
+    participation: Participation, solver: Solver, workers: Workers, shared: Collection[str]
+) -> tuple[str, ...]:
+    """What clients keep for themselves when they are not active, never what all workers share."""
     if participation.redistribution == "none":
-        return workers.row_names
+        common = {f"memory.{name}" for name in shared}
+        return tuple(name for name in workers.row_names if name not in common)
     return tuple(f"memory.{name}" for name in per_client(solver))
 
 
@@ -75,18 +94,16 @@ def bank_device(name: str, device: torch.device) -> torch.device:
     return device if name == "device" else torch.device("cpu")
 
 
+def check_recut(adapt: Adapt | None, partition: str | Partition) -> None:
+    """Raise a ValueError if a partition could not follow a schedule that changes."""
+    if adapt and not isinstance(partition, str):
+        raise ValueError(
+            "a schedule that adapts cuts the model anew: give the name of a partition, like "
+            "channel, and not a Partition"
+        )
+
+
 def _maker(name: str) -> Callable[..., Partition]:
     if name not in PARTITIONS:
         raise ValueError(f"partition {name!r} is not known: use {', '.join(PARTITIONS)}")
     return PARTITIONS[name]
-
-
-def _buffer_parts(
-    policy: str, partition: Partition, model: RowModel
-) -> tuple[tuple[Span, ...], ...]:
-    if policy not in get_args(Buffers):
-        raise ValueError(f"buffers {policy!r} is not known: use {', '.join(get_args(Buffers))}")
-    if policy == "part":
-        return follow(partition, model.params, model.buffers).parts
-    everything = (Span(0, model.buffers.size),) if policy == "every" and model.buffers.size else ()
-    return (everything,) * len(partition.parts)

@@ -1,5 +1,6 @@
-"""All workers in one process: the simulator."""
+"""The simulator: all workers in one process, or dealt over several."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -9,18 +10,21 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from partavg.backends.course import Course
 from partavg.backends.planner import (
     Bank,
     Buffers,
     Planner,
     Weights,
     bank_device,
+    check_recut,
     kept,
     shares_of,
 )
+from partavg.backends.state import States, shared_names
+from partavg.backends.team import Solo, Team, share, shares
 from partavg.core import average
 from partavg.core.adapt import Adapt
-from partavg.core.exchange import settle_
 from partavg.core.loop import Batch, Record, Watch, train, unwatched
 from partavg.core.pace import Pace
 from partavg.core.participation import Participation
@@ -34,7 +38,7 @@ from partavg.data.dataset import Samples
 from partavg.engines.choose import choose
 from partavg.engines.fused.precision import Precision
 from partavg.engines.model import Loss, RowModel
-from partavg.evaluate import Evaluation, evaluate, recompute_statistics_
+from partavg.evaluate import Counts, Evaluation, count, recompute_statistics_
 from partavg.solvers.sgd import SGD
 
 Augment = Callable[[Tensor, Tensor | None], Tensor]
@@ -59,7 +63,8 @@ class Simulation:
     is not active keeps is in a `bank` on the "device" or the "cpu". `delay` lets averages arrive
     later, `adapt` changes the schedule while training goes on. `transform` makes of stored samples
     what the model sees, for example `Images`. `precision` and `deterministic` are the
-    fused engine's.
+    fused engine's. The workers are dealt over the processes of a `team`, which all make the same
+    calls.
     """
 
     def __init__(
@@ -88,7 +93,9 @@ class Simulation:
         deterministic: bool = False,
         seed: int = 0,
         device: str | torch.device = "cpu",
+        team: Team | None = None,
     ) -> None:
+        self._team = team or Solo()
         self._device = torch.device(device)
         self._samples = Samples(*(tensor.to(self._device) for tensor in samples))
         self._batches = Batches(split, batch, seed)
@@ -105,151 +112,169 @@ class Simulation:
             )
 
         check_delay(delay, schedule, buffers)
-        if adapt and not isinstance(partition, str):
-            raise ValueError(
-                "a schedule that adapts cuts the model anew: give the name of a partition, like "
-                "channel, and not a Partition"
-            )
-        shares = shares_of(weights, split).to(self._device, self._model.dtype)
-        self._planner = Planner(
-            self._model, partition, buffers, shares, participation, pace, delay, seed
+        check_recut(adapt, partition)
+        self.active = participation.active if participation else len(split)
+        """Workers that train at a time, in all processes."""
+        planner = Planner(
+            self._model.params,
+            self._model.buffers,
+            partition,
+            buffers,
+            shares_of(weights, split).to(self._device, self._model.dtype),
+            participation,
+            pace,
+            delay,
+            seed,
+            share(self._team, self.active),
+            self._team.swap(len(split), self.active),
         )
-        self._given, self._adapt = schedule, adapt
-        self._plan = self._planner(adapt.first(schedule) if adapt else schedule)
+        self._course = Course(schedule, adapt, planner)
 
         start = self._model.start()
-        self.engine = choose(
-            engine,
-            chunk,
-            self._model,
-            start,
-            self._batch(1),
-            precision=precision,
-            deterministic=deterministic,
+        self.engine = self._team.first(
+            lambda: choose(
+                engine,
+                chunk,
+                self._model,
+                start,
+                self._batch(1),
+                precision=precision,
+                deterministic=deterministic,
+            )
         )
         self._engine = self.engine.build(self._model)
-        rows = participation.active if participation else len(split)
+        rows = len(self._here(np.arange(self.active)))
         params, statistics = (row.expand(rows, -1).clone() for row in start)
         self.workers = Workers.start(
             params, statistics, self._model.params, self._solver, self.schedule.parts
         )
+        shared = shared_names(self._solver, self._model.params, start[0])
+        self._states = States(self._team, self.active, len(split), shared)
         if participation and participation.moves:
-            names = kept(participation, self._solver, self.workers)
-            self.workers.keep(len(split), names, bank_device(bank, self._device))
-        if adapt and adapt.measures:
-            self.workers.notes["apart"] = self.workers.steps.new_zeros(self.schedule.parts)
-            self.workers.notes["sizes"] = list(self.partition.sizes)
+            names = kept(participation, self._solver, self.workers, shared)
+            homes = shares(len(split), self._team.size)[self._team.rank]
+            self.workers.keep(homes.stop - homes.start, names, bank_device(bank, self._device))
+        self._course.prepare_(self.workers)
 
     @property
     def schedule(self) -> Schedule:
         """The schedule, as it is now."""
-        return self._plan.schedule
+        return self._course.plan.schedule
 
     @property
     def partition(self) -> Partition:
         """The partition, as it is now."""
-        return self._plan.partition
+        return self._course.plan.partition
 
     def clients(self, step: int) -> Int[np.ndarray, "m"]:
-        """The worker whose samples each row reads at a step."""
-        participation = self._plan.participation
-        return participation(step) if participation else np.arange(len(self.workers.params))
+        """The worker whose samples each row here reads at a step."""
+        participation = self._course.plan.participation
+        return self._here(participation(step) if participation else np.arange(self.active))
 
     def train(self, until: int, watch: Watch = unwatched) -> Iterator[Record]:
         """Train up to step `until`; yield a record after each iteration."""
-        while self.workers.step < until:
-            if self._adapt and self.schedule.cycle_ends(self.workers.step):
-                self._change(self._adapt)
+        workers, course, reduce = self.workers, self._course, self._team.reduce
+        while workers.step < until:
+            course.change_(workers, self._solver, self._lr(workers.step + 1), reduce)
             for record in train(
-                self.workers,
+                workers,
                 self._engine,
                 self._batch,
-                plan=self._plan,
+                plan=course.plan,
                 solver=self._solver,
                 lr=self._lr,
-                until=min(until, self._cycle_end()) if self._adapt else until,
+                until=min(until, course.cycle_end(workers.step)) if course.adapt else until,
+                reduce=reduce,
                 watch=watch,
             ):
-                if self._adapt:
-                    self._adapt.see(self.workers.notes, self._weights @ record.losses, record.lr)
-                yield record
+                losses = self._team.ended(record.step, record.losses, self.active)
+                course.see(workers, self._all_weights @ losses, record.lr)
+                yield record._replace(losses=losses)
 
-    def load(self, saved: dict[str, Any]) -> None:
-        """Go on from what `workers.state()` was at some step."""
-        self.workers.load_(saved)
-        now = self.workers.notes.get("schedule")
-        first = self._adapt.first(self._given) if self._adapt else self._given
-        self._plan = self._planner(replace(self._given, **now) if now else first)
+    def state(self) -> dict[str, Any]:
+        """All that training changed, to save; in a team only the first process has all of it."""
+        return self._states.collect(self.workers.state())
 
-    def _cycle_end(self) -> int:
-        """The step that ends the present cycle."""
-        gone = self.workers.step - self.schedule.start
-        return self.workers.step + self.schedule.interval - gone % self.schedule.interval
-
-    def _change(self, adapt: Adapt) -> None:
-        """Let another schedule follow where the policy says so."""
-        workers, step, now = self.workers, self.workers.step, self.schedule
-        follows = adapt.next(workers.notes, step, now, self._given, self._lr(step + 1))
-        if follows == now:
-            return
-        if (follows.interval, follows.parts) != (now.interval, now.parts):
-            settle_(workers, self._plan, self._solver)
-            workers.recut(follows.parts)
-        self._plan = self._planner(follows)
-        keys = ("interval", "parts", "start", "multiples")
-        workers.notes["schedule"] = {key: getattr(follows, key) for key in keys}
+    def load(self, saved: dict[str, Any] | None) -> None:
+        """Go on from what `state()` was at some step; in a team the first process brings it."""
+        self.workers.load_(self._states.deal(saved))
+        self._course.load(self.workers)
 
     def consensus(self) -> nn.Module:
         """A copy of the model that holds u, the average of all workers, in evaluation mode."""
-        weights = self._weights
+        weights, reduce = self._weights, self._team.reduce
         module = self._model.module(
-            average.consensus(self.workers.params, weights),
-            average.consensus(self.workers.buffers, weights),
+            average.consensus(self.workers.params, weights, reduce),
+            average.consensus(self.workers.buffers, weights, reduce),
         )
         if self._recompute:
             recompute_statistics_(module, self._samples.inputs, self._seen)
         return module
 
     def worker(self, row: int) -> nn.Module:
-        """A copy of the model that holds one worker's parameters, in evaluation mode."""
+        """A copy of the model with the parameters of a worker held here, in evaluation mode."""
         return self._model.module(self.workers.params[row], self.workers.buffers[row])
 
     def evaluate(self, samples: tuple[Tensor, Tensor]) -> Evaluation:
-        """Loss and accuracy of the averaged model u."""
-        return self._evaluate(self.consensus(), samples)
+        """Loss and accuracy of the averaged model u; each process evaluates some samples."""
+        some = shares(len(samples[0]), self._team.size)[self._team.rank]
+        counts = self._evaluate(self.consensus(), tuple(tensor[some] for tensor in samples))
+        return Counts.total(self._team.each(counts)).evaluation
 
     def evaluate_worker(self, row: int, samples: tuple[Tensor, Tensor]) -> Evaluation:
-        """Loss and accuracy of one worker's model."""
-        return self._evaluate(self.worker(row), samples)
+        """Loss and accuracy of the model of one worker held here."""
+        return self._evaluate(self.worker(row), samples).evaluation
+
+    def evaluate_workers(
+        self, samples: tuple[Tensor, Tensor], most: int | None = None
+    ) -> list[Evaluation]:
+        """Loss and accuracy of all workers' models, or of the first few."""
+        held = self._here(np.arange(self.active)[:most])
+        own = [self.evaluate_worker(row, samples) for row in range(len(held))]
+        return [found for some in self._team.each(own) for found in some]
 
     def discrepancy(self) -> Discrepancy:
         """How far the workers are apart, in total and per part."""
-        columns = average.discrepancy(self.workers.params, self._weights)
+        columns = average.discrepancy(self.workers.params, self._weights, self._team.reduce)
         owners = self.partition.owners().to(self._device)
         parts = average.per_part(columns, owners, len(self.partition.parts))
         return Discrepancy(float(columns.sum()), parts.tolist())
 
     def mean_loss(self, losses: Float[Tensor, "m"]) -> float:
         """The weighted mean of the workers' losses."""
-        return float(self._weights @ losses)
+        return float(self._all_weights @ losses)
+
+    def largest(self) -> Float[Tensor, "m"]:
+        """The largest absolute parameter of each worker: finite if and only if all are."""
+        norms = torch.linalg.vector_norm(self.workers.params, math.inf, dim=1)  # needs no memory
+        return self._team.values(norms, self.active)
 
     @property
     def _weights(self) -> Tensor:
-        """p_i of the workers that took the last step."""
-        return self._plan.weights_at(max(1, self.workers.step))
+        """p_i of the workers here that took the last step."""
+        return self._course.plan.weights_at(max(1, self.workers.step))
 
-    def _evaluate(self, module: nn.Module, samples: tuple[Tensor, Tensor]) -> Evaluation:
-        inputs, targets = samples
-        here = inputs.to(self._device), targets.to(self._device)
-        return evaluate(module, self._loss, here, self._seen)
+    @property
+    def _all_weights(self) -> Tensor:
+        """p_i of all workers that took the last step."""
+        everybody = replace(self._course.plan, rows=slice(None))
+        return everybody.weights_at(max(1, self.workers.step))
+
+    def _here(self, workers: Int[np.ndarray, "_"]) -> Int[np.ndarray, "_"]:
+        """Of some value per worker, those of the workers held here."""
+        return workers[self._course.plan.rows]
+
+    def _evaluate(self, module: nn.Module, samples: tuple[Tensor, ...]) -> Counts:
+        inputs, targets = (tensor.to(self._device) for tensor in samples)
+        return count(module, self._loss, (inputs, targets), self._seen)
 
     def _seen(self, inputs: Tensor) -> Tensor:
         return self._transform(inputs, None)
 
     def _batch(self, step: int) -> Batch:
-        participation = self._plan.participation
-        active = participation(step) if participation else None
-        indices, keys = (tensor.to(self._device) for tensor in self._batches(step, active))
+        indices, keys = (
+            tensor.to(self._device) for tensor in self._batches(step, self.clients(step))
+        )
         inputs, targets = self._samples
         return Batch(self._transform(inputs[indices], keys), targets[indices], keys)
 

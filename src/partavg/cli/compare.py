@@ -1,5 +1,6 @@
 """`partavg compare`."""
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -9,6 +10,7 @@ from partavg import recipe as recipes
 from partavg.build import check
 from partavg.cli import drive, options
 from partavg.cli.display import comparison_table, display
+from partavg.cli.job import job
 from partavg.config import create
 from partavg.data.dataset import Dataset
 from partavg.data.root import root
@@ -51,27 +53,29 @@ def compare(
     with uneven shares of a subset of Fashion-MNIST that comes with the package.
     """
     console = drive.console()
-    with drive.bad_input(), drive.plain_warnings():
-        options.check_resume(out, resume=resume, force=force)
-        found = recipes.load(recipe, overrides)
-        out = out or drive.next_folder("compare")
-        names = [name.strip() for name in schemes.split(",") if name.strip()] if schemes else None
-        names = list(comparing.schemes_of(found)) if names is None else names
-        entries = comparing.plan(found, names, seeds, out)
-        samples: Dataset = create("data", entries[0].config.data, root(data))
-        for entry in entries:
-            entry.folder.check_free(resume=resume, force=force)
-            check(entry.config, samples)
-        if resume:
-            entries = comparing.resumed(entries)
-    again = ["partavg", "compare", recipe, "--schemes", ",".join(names), "--seeds", str(seeds)]
-    again += [f"--set={override}" for override in overrides]
-    again += [*(["--data", str(data)] if data else []), "--out", str(out), "--resume"]
-    with drive.early_ends(again):
-        with drive.plain_warnings(), drive.stop_request() as request, display(console) as shown:
-            drive.train_all(entries, samples, shown, request, resume=resume, force=force)
-        results = comparing.results(entries)
-        console.print(comparison_table(results))
-        report = write_report(out / "report.html", entries)
-    console.print(comparing.verdict(results), highlight=False, soft_wrap=True)
-    console.print(f"run folders: {out}\nreport: {report}", highlight=False, soft_wrap=True)
+    with job() as this:
+        with drive.bad_input(this.team), drive.plain_warnings():
+            options.check_resume(out, resume=resume, force=force)
+            found = recipes.load(recipe, overrides)
+            out = this.out(out, "compare")
+            named = [name.strip() for name in (schemes or "").split(",") if name.strip()]
+            names = named if schemes else list(comparing.schemes_of(found))
+            entries = comparing.plan(found, names, seeds, out)
+            samples: Dataset = create("data", entries[0].config.data, root(data))
+            for entry in entries:
+                check(entry.config, samples)
+            entries = this.continued(entries, resume=resume, force=force)
+        again = this.command("compare", recipe, "--schemes", ",".join(names), "--seeds", str(seeds))
+        again += [f"--set={override}" for override in overrides]
+        again += [*(["--data", str(data)] if data else []), "--out", str(out), "--resume"]
+        start = partial(this.start, resume=resume, force=force)
+        with drive.early_ends(again):
+            with drive.plain_warnings(), drive.stop_request() as request, display(console) as shown:
+                drive.train_all(entries, samples, start, shown, request)
+            if not drive.speaks():
+                return
+            results = comparing.results(entries)
+            console.print(comparison_table(results))
+            report = write_report(out / "report.html", entries)
+        console.print(comparing.verdict(results), highlight=False, soft_wrap=True)
+        console.print(f"run folders: {out}\nreport: {report}", highlight=False, soft_wrap=True)

@@ -137,6 +137,8 @@ class Status:
             text += f" acc {100 * row['accuracy']:.1f}%"
         if "discrepancy" in row:
             text += f" discrepancy {number(row['discrepancy'], '.3g')}"
+        if "ranks" in row:
+            text += f" {row['ranks']}"
         return text
 
 

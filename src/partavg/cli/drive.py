@@ -1,10 +1,11 @@
 """Driving runs from the command line: signals, warnings, exit codes."""
 
+import os
 import shlex
 import signal
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +15,18 @@ from typing import Any, NoReturn
 import click
 from rich.console import Console
 
+from partavg.backends.lost import RankLost
+from partavg.backends.ranks import launched
+from partavg.backends.team import Solo, Team, shares
+from partavg.backends.tempo import Tempo
 from partavg.cli.display import Display
 from partavg.compare import Entry
+from partavg.config import Config
 from partavg.data.dataset import Dataset
+from partavg.folder import RunFolder
 from partavg.run import Diverged, Run
 
-BAD_INPUT, DIVERGED, INTERRUPTED = 2, 3, 130
+BAD_INPUT, DIVERGED, LOST, INTERRUPTED = 2, 3, 4, 130
 
 
 class Stopped(Exception):
@@ -52,10 +59,11 @@ def stop_request() -> Iterator[StopRequest]:
 
 
 @contextmanager
-def bad_input() -> Iterator[None]:
-    """While a command prepares its work, an error is the user's mistake and ends it."""
+def bad_input(team: Team | None = None) -> Iterator[None]:
+    """While a command prepares its work, an error is the user's mistake and ends all its ranks."""
     try:
-        yield
+        with (team or Solo()).together():
+            yield
     except (ValueError, OSError) as error:
         fail(" ".join(str(error).split()), BAD_INPUT)
     except KeyboardInterrupt:
@@ -69,6 +77,8 @@ def early_ends(resume: list[str]) -> Iterator[None]:
         yield
     except Diverged as error:
         fail(str(error), DIVERGED)
+    except RankLost as error:
+        fail(f"{error}; continue with: {shlex.join(resume)}", LOST, here=error.speaks)
     except Stopped:
         fail(f"stopped and saved; continue with: {shlex.join(resume)}", INTERRUPTED)
     except KeyboardInterrupt:
@@ -80,7 +90,8 @@ def plain_warnings() -> Iterator[None]:
     """Show warnings to a person: one line each."""
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        click.echo(f"partavg: warning: {message}", err=True)
+        if speaks():
+            click.echo(f"partavg: warning: {message}", err=True)
 
     with warnings.catch_warnings():
         warnings.showwarning = show
@@ -89,22 +100,51 @@ def plain_warnings() -> Iterator[None]:
 
 def console() -> Console:
     """Where commands write; a log or a pipe has room for a whole table."""
+    if not speaks():
+        return Console(quiet=True, force_terminal=False)
     return Console() if sys.stdout.isatty() else Console(force_terminal=False, width=120)
 
 
-def fail(sentence: str, code: int) -> NoReturn:
-    """Say why, and leave."""
-    click.echo(f"partavg: {sentence}", err=True)
+def speaks() -> bool:
+    """Whether this process talks to the user: of several ranks only the first does."""
+    return not launched() or os.environ["RANK"] == "0"
+
+
+def say(text: str) -> None:
+    """Print a line, once for all ranks."""
+    if speaks():
+        click.echo(text)
+
+
+def fail(sentence: str, code: int, *, here: bool | None = None) -> NoReturn:
+    """Say why, once for all ranks unless it is said `here`, and leave."""
+    if speaks() if here is None else here:
+        click.echo(f"partavg: {sentence}", err=True)
     sys.exit(code)
 
 
+def introduce(run: Run, display: Display) -> None:
+    """Say how a run is computed."""
+    display.say(f"engine: {run.config.engine.name} ({run.engine_reason})")
+    if run.team.size > 1:
+        counts = {share.stop - share.start for share in shares(run.workers, run.team.size)}
+        each = "–".join(map(str, sorted(counts)))
+        machines = f" on {run.team.machines} machines" if run.team.machines > 1 else ""
+        display.say(f"{run.team.size} ranks{machines}, workers on each: {each}")
+
+
 def train(run: Run, label: str, display: Display, request: StopRequest) -> None:
-    """Train a run to its end, showing progress; raise Stopped if asked to stop."""
+    """Train a run to its end, showing progress; raise Stopped if any rank is asked to stop."""
+    team, tempo = run.team, Tempo()
+    team.asks = lambda: request.made
     scale = run.config.training.scale
     display.start(label if scale == 1 else f"{label} scaled {scale:g}", run.step, run.steps)
     for row in run:
-        display.update(row)
-        if request.made and row["step"] < run.steps:
+        warning = tempo.take(team.seconds)
+        if warning:
+            display.say(f"warning: {warning}")
+        display.update({**row, "ranks": tempo.range} if tempo.range else row)
+        if team.stopping and row["step"] < run.steps:
             run.save()
             raise Stopped
 
@@ -112,28 +152,26 @@ def train(run: Run, label: str, display: Display, request: StopRequest) -> None:
 def train_all(
     entries: Sequence[Entry],
     data: Dataset,
+    start: Callable[[Config, Dataset, RunFolder], Run | None],
     display: Display,
     request: StopRequest,
-    *,
-    resume: bool,
-    force: bool,
     diverged: list[str] | None = None,
 ) -> None:
     """Train all runs of a comparison with the engine of the first.
 
-    A run that diverges ends it, or is added to `diverged` while the others go on.
+    `start` gives none where nothing is left to do. A run that diverges ends it, or is added to
+    `diverged` while the others go on.
     """
     engine = None
     several = len({entry.seed for entry in entries}) > 1
     for entry in entries:
-        if resume and entry.folder.finished:
-            continue
         config = replace(entry.config, engine=engine) if engine else entry.config
-        with bad_input():
-            run = Run(config, data, entry.folder, resume=resume, force=force)
+        run = start(config, data, entry.folder)
+        if run is None:
+            continue
         if engine is None:
             engine = run.config.engine
-            display.say(f"engine: {engine.name} ({run.engine_reason})")
+            introduce(run, display)
         label = f"{entry.scheme} seed {entry.seed}" if several else entry.scheme
         try:
             train(run, label, display, request)

@@ -1,6 +1,8 @@
 """`partavg reproduce`."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
@@ -11,7 +13,7 @@ from partavg import reproduce as reproducing
 from partavg.build import check
 from partavg.cli import drive, options
 from partavg.cli.display import display
-from partavg.compare import resumed
+from partavg.cli.job import job
 from partavg.config import Component, create
 from partavg.data.dataset import Dataset
 from partavg.data.root import root
@@ -59,43 +61,49 @@ def reproduce(
     console = drive.console()
     settings = [*overrides, *([f"training.scale={scale}"] if scale != 1 else [])]
     store = _Datasets(root(data))
-    with drive.bad_input(), drive.plain_warnings():
-        options.check_resume(out, resume=resume, force=force)
-        names = reproducing.select(target, rows)
-        out = out or drive.next_folder(f"reproduce-{target.replace('/', '-')}")
-        planned = reproducing.planned(names, settings, seeds, out)
-        for row in planned:
-            for entry in row.entries:
-                entry.folder.check_free(resume=resume, force=force)
-                check(entry.config, store(entry.config.data))
-        if resume:
-            planned = [replace(row, entries=tuple(resumed(row.entries))) for row in planned]
-    scale = planned[0].entries[0].config.training.scale
-    again = ["partavg", "reproduce", target, *(["--rows", rows] if rows else [])]
-    again += ["--seeds", str(seeds), *(["--scale", str(scale)] if scale != 1 else [])]
-    again += [f"--set={override}" for override in overrides]
-    again += [*(["--data", str(data)] if data else []), "--out", str(out), "--resume"]
-    diverged: list[str] = []
-    with (
-        drive.early_ends(again),
-        drive.plain_warnings(),
-        drive.stop_request() as request,
-        display(console) as shown,
-    ):
-        for row in planned:
-            shown.say(f"{row.recipe.name}{_scaled(scale)}")
-            samples = store(row.entries[0].config.data)
-            drive.train_all(
-                row.entries, samples, shown, request, resume=resume, force=force, diverged=diverged
-            )
-            if all(entry.folder.finished for entry in row.entries):
-                write_report(out / row.recipe.name / "report.html", row.entries)
-            reproducing.write_csv(out / "results.csv", planned)
-    console.print(_table(planned, scale))
-    console.print(f"results: {out / 'results.csv'}", highlight=False, soft_wrap=True)
-    console.print(f"run folders and reports: {out}", highlight=False, soft_wrap=True)
-    if diverged:
-        drive.fail("; ".join(diverged), drive.DIVERGED)
+    with job() as this:
+        with drive.bad_input(this.team), drive.plain_warnings():
+            options.check_resume(out, resume=resume, force=force)
+            names = reproducing.select(target, rows)
+            out = this.out(out, f"reproduce-{target.replace('/', '-')}")
+            planned = reproducing.planned(names, settings, seeds, out)
+            for number, row in enumerate(planned):
+                for entry in row.entries:
+                    check(entry.config, store(entry.config.data))
+                entries = this.continued(row.entries, resume=resume, force=force)
+                planned[number] = replace(row, entries=tuple(entries))
+        scale = planned[0].entries[0].config.training.scale
+        again = this.command("reproduce", target, *(["--rows", rows] if rows else []))
+        again += ["--seeds", str(seeds), *(["--scale", str(scale)] if scale != 1 else [])]
+        again += [f"--set={override}" for override in overrides]
+        again += [*(["--data", str(data)] if data else []), "--out", str(out), "--resume"]
+        start = partial(this.start, resume=resume, force=force)
+        diverged: list[str] = []
+        with (
+            drive.early_ends(again),
+            drive.plain_warnings(),
+            drive.stop_request() as request,
+            display(console) as shown,
+        ):
+            for row in planned:
+                shown.say(f"{row.recipe.name}{_scaled(scale)}")
+                samples = store(row.entries[0].config.data)
+                drive.train_all(row.entries, samples, start, shown, request, diverged)
+                if drive.speaks():
+                    _write(out, row, planned)
+        if drive.speaks():
+            console.print(_table(planned, scale))
+        console.print(f"results: {out / 'results.csv'}", highlight=False, soft_wrap=True)
+        console.print(f"run folders and reports: {out}", highlight=False, soft_wrap=True)
+        if diverged:
+            drive.fail("; ".join(diverged), drive.DIVERGED)
+
+
+def _write(out: Path, row: reproducing.Row, planned: Sequence[reproducing.Row]) -> None:
+    """The report of a row that may be finished, and the results so far."""
+    if all(entry.folder.finished for entry in row.entries):
+        write_report(out / row.recipe.name / "report.html", row.entries)
+    reproducing.write_csv(out / "results.csv", planned)
 
 
 class _Datasets:

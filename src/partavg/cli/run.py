@@ -8,10 +8,10 @@ from partavg import compare as comparing
 from partavg import recipe as recipes
 from partavg.cli import drive, options
 from partavg.cli.display import display
+from partavg.cli.job import job
 from partavg.config import create
 from partavg.data.root import root
 from partavg.folder import Row, RunFolder
-from partavg.run import Run
 
 EXAMPLES = """\b
 Examples:
@@ -19,6 +19,7 @@ Examples:
   partavg run recipe.toml --set averaging.interval=8 --set training.seed=1
   partavg run table1/cifar10-interval8 --scheme periodic --data ~/datasets
   partavg run runs/recipe-1/config.toml --out runs/recipe-1 --resume
+  torchrun --nproc-per-node 4 -m partavg run recipe.toml
 """
 
 
@@ -43,30 +44,29 @@ def run(
 
     A recipe of several schemes is trained with partial averaging if no other is named.
     """
-    console = drive.console()
-    with drive.bad_input():
-        options.check_resume(out, resume=resume, force=force)
-        found = recipes.load(recipe, overrides)
-        config = comparing.chosen(found, scheme)
-        folder = RunFolder(out or drive.next_folder(Path(recipe).stem))
-        if resume and folder.finished:
-            folder.stored_config(config)
-            click.echo(f"{folder.path} is finished already")
-            return
-        with drive.plain_warnings():
+    with job() as this:
+        with drive.bad_input(this.team), drive.plain_warnings():
+            options.check_resume(out, resume=resume, force=force)
+            found = recipes.load(recipe, overrides)
+            config = comparing.chosen(found, scheme)
+            folder = RunFolder(this.out(out, Path(recipe).stem))
             samples = create("data", config.data, root(data))
-            session = Run(config, samples, folder, resume=resume, force=force)
-    again = ["partavg", "run", str(folder.config_path), "--out", str(folder.path), "--resume"]
-    again += ["--data", str(data)] if data else []
-    with (
-        drive.early_ends(again),
-        drive.stop_request() as request,
-        display(console) as shown,
-    ):
-        shown.say(f"engine: {session.config.engine.name} ({session.engine_reason})")
-        drive.train(session, found.name, shown, request)
-    click.echo(_sentence(folder.summary()))
-    click.echo(f"run folder: {folder.path}")
+        session = this.start(config, samples, folder, resume=resume, force=force)
+        if session is None:
+            drive.say(f"{folder.path} is finished already")
+            return
+        again = this.command("run", str(folder.config_path), "--out", str(folder.path), "--resume")
+        again += ["--data", str(data)] if data else []
+        with (
+            drive.early_ends(again),
+            drive.stop_request() as request,
+            display(drive.console()) as shown,
+        ):
+            drive.introduce(session, shown)
+            drive.train(session, found.name, shown, request)
+        if drive.speaks():
+            click.echo(_sentence(folder.summary()))
+            click.echo(f"run folder: {folder.path}")
 
 
 def _sentence(summary: Row) -> str:

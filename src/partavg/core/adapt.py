@@ -24,6 +24,8 @@ class Adapt(Protocol):
 
     measures: ClassVar[bool]
     """Whether it needs `notes["apart"]`, the discrepancy of each part before its averaging."""
+    heeds_loss: ClassVar[bool]
+    """Whether it must `see` every step."""
 
     def first(self, schedule: Schedule) -> Schedule:
         """The schedule to begin with, where the recipe gives `schedule`."""
@@ -58,6 +60,7 @@ class PostLocal:
 
     until: int
     measures: ClassVar[bool] = False
+    heeds_loss: ClassVar[bool] = False
 
     def first(self, schedule: Schedule) -> Schedule:
         """Average everything after every step."""
@@ -83,6 +86,7 @@ class AdaComm:
 
     block: int = 100
     measures: ClassVar[bool] = False
+    heeds_loss: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.block < 1:
@@ -127,6 +131,7 @@ class FedLAMA:
 
     phi: int = 2
     measures: ClassVar[bool] = True
+    heeds_loss: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.phi < 2:

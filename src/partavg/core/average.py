@@ -1,6 +1,7 @@
 """Averages over workers and the distance from them."""
 
 from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -9,42 +10,79 @@ from torch import Tensor
 from partavg.core.partition import Span
 from partavg.core.solver import Solver, State, Sync
 
-Reduce = Callable[[Tensor], Tensor]
-"""Sum over this process's workers [l] -> sum over all workers [l]: all that a backend adds."""
+Arriving = Callable[[], Tensor]
+"""A sum over all workers [l] that may be on its way: call it to wait for it."""
+
+
+@runtime_checkable
+class Reduce(Protocol):
+    """A sum over this process's workers [l] -> that over all workers: all that a backend adds."""
+
+    @property
+    def room(self) -> int:
+        """Columns behind those of a message that it wants for itself."""
+        ...
+
+    def __call__(
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+    ) -> Arriving:
+        """Begin to sum; `message` is used up.
+
+        Messages of one key are about the same at different times. Where a sum must be `exact`
+        nothing may be rounded.
+        """
+        ...
+
 
 _BLOCK = 1 << 20  # elements of scratch memory that a pass over [m, d] may use
 
 
-def alone(total: Tensor) -> Tensor:
+class Alone:
     """The Reduce of a process that holds all workers."""
-    return total
+
+    room = 0
+
+    def __call__(
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+    ) -> Arriving:
+        """The sum is complete."""
+        return lambda: message
+
+
+alone = Alone()
 
 
 def collect(
-    params: Float[Tensor, "m d"],
+    columns: Sequence[Float[Tensor, "m _"]],
     state: State,
-    buffers: Float[Tensor, "m b"],
     spans: Sequence[Span],
-    buffer_spans: Sequence[Span],
     *,
     solver: Solver,
     sync: Sync,
     weights: Float[Tensor, "m"],
     reduce: Reduce,
-) -> list[Tensor]:
-    """The weighted sums of all workers' messages about a part, span by span, in one reduction.
+    key: int | None = None,
+    exact: bool = False,
+) -> tuple[Arriving, list[int]]:
+    """The weighted sums of all workers' messages about a part in one reduction, and their lengths.
 
-    The workers' columns are views: where the message is the parameters themselves, only their
-    weighted sum, one row, is new.
+    `columns` are those of the spans, then those of buffers. They are views: where the message is
+    the parameters themselves, only their weighted sum, one row, is new.
     """
-    parts = [(params[:, a:b], {k: v[:, a:b] for k, v in state.items()}) for a, b in spans]
-    encoded = [solver.encode(rows, memory, sync) for rows, memory in parts]
-    encoded += [buffers[:, a:b] for a, b in buffer_spans]
+    encoded = [
+        solver.encode(rows, {k: v[:, a:b] for k, v in state.items()}, sync)
+        for rows, (a, b) in zip(columns, spans, strict=False)
+    ]
+    encoded += columns[len(spans) :]
     lengths = [rows.shape[1] for rows in encoded]
-    message = params.new_empty(1, sum(lengths))
-    for rows, piece in zip(encoded, torch.split(message, lengths, 1), strict=True):
-        torch.mm(weights[None], rows, out=piece)  # on a CPU in half the time of weights @ rows
-    return list(torch.split(reduce(message[0]), lengths))
+    message = weights.new_empty(1, sum(lengths) + reduce.room)
+    pieces = torch.split(message, [*lengths, reduce.room], 1)
+    for rows, piece in zip(encoded, pieces, strict=False):
+        if len(weights) == 1:
+            torch.mul(rows, weights[:, None], out=piece)
+        else:
+            torch.mm(weights[None], rows, out=piece)  # on a CPU in half the time of weights @ rows
+    return reduce(message[0], key, exact=exact), lengths
 
 
 def deliver_(
@@ -63,11 +101,16 @@ def deliver_(
         rows.copy_(total)
 
 
+def reduced(reduce: Reduce, values: Float[Tensor, "_"]) -> Float[Tensor, "_"]:
+    """The sum of some values over all processes, at once."""
+    return reduce(torch.nn.functional.pad(values, (0, reduce.room)))()
+
+
 def consensus(
     rows: Float[Tensor, "m d"], weights: Float[Tensor, "m"], reduce: Reduce = alone
 ) -> Float[Tensor, "d"]:
     """The averaged model u = Σ p_i x_i."""
-    return reduce((weights[None] @ rows)[0])
+    return reduced(reduce, (weights[None] @ rows)[0])
 
 
 def discrepancy(
@@ -86,7 +129,7 @@ def discrepancy(
     blocks = zip(torch.split(rows, width, 1), torch.split(center, width), strict=True)
     squares = [(block - mean).square_().sum(0) for block, mean in blocks]
     ones = torch.ones(1, dtype=rows.dtype, device=rows.device) * len(rows)
-    total = reduce(torch.cat([*squares, ones]))
+    total = reduced(reduce, torch.cat([*squares, ones]))
     return total[:-1] / total[-1]
 
 

@@ -1,15 +1,32 @@
 """Partial participation: which clients train at a step, and what becomes of the models."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, get_args
 
 import numpy as np
+from jaxtyping import Int, Shaped
 from numpy.typing import NDArray
+from torch import Tensor
 
 from partavg.core.seeds import fold
 
 Redistribution = Literal["permute", "average", "none"]
+
+Swap = Callable[[Tensor, Tensor, Tensor, Tensor], None]
+"""(rows here, rows kept here, the leaving and the coming client of every slot): keep and bring."""
+
+
+def swap_(
+    rows: Shaped[Tensor, "m _"],
+    kept: Shaped[Tensor, "n _"],
+    leaving: Int[Tensor, "m"],
+    coming: Int[Tensor, "m"],
+) -> None:
+    """The Swap of a process that holds all rows and keeps all that clients keep."""
+    kept[leaving] = rows.to(kept.device)
+    rows.copy_(kept[coming])
 
 
 @dataclass(frozen=True, slots=True)

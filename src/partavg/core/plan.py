@@ -1,13 +1,13 @@
 """What is averaged, when, by whom."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from partavg.core.pace import Pace
-from partavg.core.participation import Participation
+from partavg.core.participation import Participation, Swap, swap_
 from partavg.core.partition import Partition, Span
 from partavg.core.schedule import Schedule
 
@@ -21,28 +21,33 @@ class Plan:
     buffer_parts: tuple[tuple[Span, ...], ...]
     """The columns of the buffers that are averaged along with each part."""
     weights: Float[Tensor, "n"]
-    """p_i of the workers held here; they sum to 1 over all workers."""
+    """p_i of all clients; they sum to 1."""
     participation: Participation | None = None
-    """Which clients are active, where not all are: `weights` are then those of all clients."""
+    """Which clients are active, where not all are."""
     pace: Pace | None = None
     """Which clients take a step, where not all take every step."""
     delay: int = 0
     """Steps between sending a part and applying its average, while training goes on."""
+    rows: slice = field(default_factory=lambda: slice(None))
+    """Of the workers that train, those held here."""
+    swap: Swap = swap_
+    """How what clients keep for themselves gets to where it is kept, and back."""
 
     def weights_at(self, step: int) -> Float[Tensor, "m"]:
-        """p_i of the workers that train at a step."""
+        """p_i of the workers that train here at a step."""
         if self.participation is None:
-            return self.weights
+            return self.weights[self.rows]
         active = self.weights[torch.tensor(self.participation(step), device=self.weights.device)]
-        return active / active.sum()
+        return (active / active.sum())[self.rows]
 
     def stepping(self, step: int) -> Bool[Tensor, "m"] | None:
-        """Which workers take a step; None if all do."""
+        """Which workers held here take a step; None if all do."""
         if self.pace is None:
             return None
         mask = self.pace(step)
         if self.participation:
             mask = mask[self.participation(step)]
+        mask = mask[self.rows]
         return None if mask.all() else torch.from_numpy(mask)
 
     @property

@@ -9,6 +9,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from partavg.core.layout import Layout
+from partavg.core.participation import Swap
+from partavg.core.partition import Span
 from partavg.core.solver import Solver, State, Sync
 
 
@@ -31,7 +33,7 @@ class Workers:
     """Sent by one worker so far; as much comes back."""
     messages: int = 0
     bank: State = field(default_factory=dict)
-    """What clients that are not active keep for themselves, a row each."""
+    """What clients that are not active keep for themselves, a row each of those kept here."""
     pending: dict[int, dict[str, Any]] = field(default_factory=dict)
     """Parts whose average is on its way, see `Plan.delay`."""
     notes: dict[str, Any] = field(default_factory=dict)
@@ -50,6 +52,11 @@ class Workers:
         clock = torch.zeros(len(params), parts, dtype=torch.float64, device=params.device)
         memory = solver.init(params, layout)
         return cls(params, buffers, memory, clock, clock.clone(), clock[:, :1].clone())
+
+    def columns(self, spans: Sequence[Span], buffer_spans: Sequence[Span]) -> list[Tensor]:
+        """Views of some columns of parameters and buffers: what an exchange reads and writes."""
+        params = [self.params[:, a:b] for a, b in spans]
+        return params + [self.buffers[:, a:b] for a, b in buffer_spans]
 
     def sync(self, part: int, share: float = 1.0) -> Sync:
         """What the workers did with a part since it was last averaged."""
@@ -71,17 +78,18 @@ class Workers:
             if name in names
         }
 
-    def swap_(self, leaving: Int[Tensor, "m"], coming: Int[Tensor, "m"]) -> None:
+    def swap_(self, swap: Swap, leaving: Int[Tensor, "a"], coming: Int[Tensor, "a"]) -> None:
         """Put what leaving clients keep into the bank, take out what the coming ones kept."""
         for name, rows in self._rows():
             if name in self.bank:
                 kept = self.bank[name]
-                kept[leaving.to(kept.device)] = rows.to(kept.device)
-                rows.copy_(kept[coming.to(kept.device)])
+                swap(rows, kept, leaving.to(kept.device), coming.to(kept.device))
 
     def state(self) -> dict[str, Any]:
-        """All of it, to save."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        """All of it, to save; what is on its way is waited for."""
+        for message in self.pending.values():
+            message["total"] = arrived(message)
+        return {name: getattr(self, name) for name in Workers.__slots__}
 
     def load_(self, saved: dict[str, Any]) -> None:
         """Take back what `state` gave, on any device; memory that fits is used again."""
@@ -111,3 +119,10 @@ class Workers:
         for name, tensor in self.memory.items():
             if len(tensor) == len(self.params):
                 yield f"memory.{name}", tensor
+
+
+def arrived(message: dict[str, Any]) -> Tensor:
+    """The total of a pending message: there already, or waited for."""
+    total = message["total"]
+    ready: Tensor = total() if callable(total) else total
+    return ready

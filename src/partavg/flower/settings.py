@@ -121,13 +121,12 @@ class Settings:
         with seeded(fold(training.seed, "model"), torch.device("cpu")):
             rows = RowModel(model(), loss, device)
         planner = Planner(
-            rows,
+            rows.params,
+            rows.buffers,
             averaging.partition,
             averaging.buffers,
             torch.ones(1),
             build.participation(self.config),
-            pace=None,
-            delay=0,
             seed=training.seed,
         )
         return Terms(rows, planner(self.schedule), build.solver(self.config))

@@ -111,7 +111,7 @@ class Terms:
 
 def encode(terms: Terms, workers: Workers, pieces: Sequence[Piece]) -> Tensor:
     """What a worker sends about some pieces, as one flat array."""
-    found = [part for piece in pieces for part in _encoded(terms, workers, piece)]
+    found = [_encoded(terms, workers, piece) for piece in pieces]
     return torch.cat(found) if found else workers.params.new_empty(0)
 
 
@@ -124,7 +124,7 @@ def decode_(
         spans = terms.plan.partition.parts[part]
         lengths = terms.lengths(piece)
         own, total = total[: sum(lengths)], total[sum(lengths) :]
-        columns = _columns(workers, spans, buffer_spans)
+        columns = workers.columns(spans, buffer_spans)
         sync = workers.sync(part, share)
         totals = torch.split(own, lengths)
         deliver_(columns, totals, workers.memory, spans, solver=terms.solver, sync=sync)
@@ -152,19 +152,19 @@ def parameters(terms: Terms, piece: Piece, message: Tensor) -> Tensor:
     return torch.cat([one[: b - a] for one, (a, b) in zip(found, spans, strict=False)])
 
 
-def _encoded(terms: Terms, workers: Workers, piece: Piece) -> list[Tensor]:
+def _encoded(terms: Terms, workers: Workers, piece: Piece) -> Tensor:
     part, buffer_spans = piece
-    return collect(
-        workers.params,
+    spans = terms.plan.partition.parts[part]
+    message, _ = collect(
+        workers.columns(spans, buffer_spans),
         workers.memory,
-        workers.buffers,
-        terms.plan.partition.parts[part],
-        buffer_spans,
+        spans,
         solver=terms.solver,
         sync=workers.sync(part),
         weights=workers.params.new_ones(1),
         reduce=alone,
     )
+    return message()
 
 
 def _common(terms: Terms, workers: Workers, part: int | None) -> list[Tensor]:
@@ -174,12 +174,7 @@ def _common(terms: Terms, workers: Workers, part: int | None) -> list[Tensor]:
     else:
         spans, buffer_spans = terms.plan.partition.parts[part], terms.plan.buffer_parts[part]
     memory = [workers.memory[name][:, a:b] for name in terms.shared for a, b in spans]
-    return _columns(workers, spans, buffer_spans) + memory
-
-
-def _columns(workers: Workers, spans: Sequence[Span], buffer_spans: Sequence[Span]) -> list[Tensor]:
-    params = [workers.params[:, a:b] for a, b in spans]
-    return params + [workers.buffers[:, a:b] for a, b in buffer_spans]
+    return workers.columns(spans, buffer_spans) + memory
 
 
 def _width(spans: Sequence[Span]) -> int:

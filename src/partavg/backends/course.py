@@ -1,0 +1,61 @@
+"""The plan of training as it is now, and how it changes on the way."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from torch import Tensor
+
+from partavg.core.adapt import Adapt
+from partavg.core.average import Reduce, alone
+from partavg.core.exchange import settle_
+from partavg.core.plan import Plan
+from partavg.core.schedule import Schedule
+from partavg.core.solver import Solver
+from partavg.core.workers import Workers
+
+
+class Course:
+    """The plan as it is now; an Adapt policy lets others follow it at the ends of cycles."""
+
+    def __init__(
+        self, given: Schedule, adapt: Adapt | None, planner: Callable[[Schedule], Plan]
+    ) -> None:
+        self._given, self.adapt, self._planner = given, adapt, planner
+        self.plan = planner(adapt.first(given) if adapt else given)
+
+    def prepare_(self, workers: Workers) -> None:
+        """Let exchanges take note of what the policy wants to know."""
+        if self.adapt and self.adapt.measures:
+            workers.notes["apart"] = workers.steps.new_zeros(self.plan.schedule.parts)
+            workers.notes["sizes"] = list(self.plan.partition.sizes)
+
+    def see(self, workers: Workers, loss: Tensor, lr: float) -> None:
+        """A step was taken with this mean loss and learning rate."""
+        if self.adapt:
+            self.adapt.see(workers.notes, loss, lr)
+
+    def cycle_end(self, step: int) -> int:
+        """The step that ends the cycle which comes after a step."""
+        schedule = self.plan.schedule
+        return step + schedule.interval - (step - schedule.start) % schedule.interval
+
+    def change_(self, workers: Workers, solver: Solver, lr: float, reduce: Reduce = alone) -> None:
+        """At the end of a cycle, let another schedule follow where the policy says so."""
+        now, step = self.plan.schedule, workers.step
+        if not self.adapt or not now.cycle_ends(step):
+            return
+        follows = self.adapt.next(workers.notes, step, now, self._given, lr)
+        if follows == now:
+            return
+        if (follows.interval, follows.parts) != (now.interval, now.parts):
+            settle_(workers, self.plan, solver, reduce)
+            workers.recut(follows.parts)
+        self.plan = self._planner(follows)
+        keys = ("interval", "parts", "start", "multiples")
+        workers.notes["schedule"] = {key: getattr(follows, key) for key in keys}
+
+    def load(self, workers: Workers) -> None:
+        """Take up the plan that workers had when they were saved."""
+        now = workers.notes.get("schedule")
+        first = self.adapt.first(self._given) if self.adapt else self._given
+        self.plan = self._planner(replace(self._given, **now) if now else first)

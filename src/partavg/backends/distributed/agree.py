@@ -1,0 +1,41 @@
+"""Ranks that compare notes before they begin: who differs is named, and all stop alike."""
+
+from collections.abc import Mapping, Sequence
+
+import torch.distributed as dist
+
+from partavg.backends.team import check_same
+
+Facts = Mapping[str, object]
+
+
+def agree(
+    groups: Sequence[dist.ProcessGroup], facts: Facts, error: ValueError | None = None
+) -> None:
+    """Raise a ValueError on all ranks where one of them has another fact, or an error.
+
+    A rank that cannot go on calls this too, so that the others do not wait for it. Several groups
+    are those of a mesh: trouble that one of them finds is told to the next.
+    """
+    for group in groups:
+        try:
+            _compare(group, facts, error)
+        except ValueError as problem:
+            error = problem
+    if error:
+        raise error
+
+
+def _compare(group: dist.ProcessGroup, facts: Facts, error: ValueError | None) -> None:
+    ranks = dist.get_process_group_ranks(group)
+    said: list[tuple[Facts, str]] = [({}, "")] * len(ranks)
+    told = {name: str(value) for name, value in facts.items()}
+    dist.all_gather_object(said, (told, str(error or "")), group=group)
+    for rank, (_, problem) in zip(ranks, said, strict=True):
+        if problem:
+            named = (
+                problem if problem.startswith("rank ") else f"rank {rank} cannot start: {problem}"
+            )
+            raise ValueError(named)
+    for name in facts:
+        check_same(name, [found[name] for found, _ in said], ranks)

@@ -1,0 +1,231 @@
+"""Partial averaging for a user's own loop, in three lines."""
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.optim import Optimizer
+
+from partavg.backends.course import Course
+from partavg.backends.distributed.agree import agree
+from partavg.backends.distributed.averager import Averager
+from partavg.backends.distributed.link import AllReduce, Link, Machines
+from partavg.backends.distributed.local import on_top_of
+from partavg.backends.distributed.replicas import Manager, Replicas
+from partavg.backends.distributed.row import ModuleRow
+from partavg.backends.distributed.wire import WIRES, Compressed
+from partavg.backends.lost import RollCall
+from partavg.backends.planner import Planner, check_recut
+from partavg.core.adapt import Adapt
+from partavg.core.partition import Partition
+from partavg.core.plan import Plan, check_delay
+from partavg.core.schedule import Schedule
+from partavg.core.solver import Solver
+from partavg.solvers.fedprox import FedProx
+
+Group = dist.ProcessGroup | DeviceMesh
+
+
+def attach(
+    model: nn.Module,
+    optimizer: Optimizer | None = None,
+    *,
+    interval: int,
+    parts: int | None = None,
+    partition: str | Partition = "channel",
+    shuffle: bool = False,
+    delay: int = 0,
+    wire: str = "full",
+    buffers: str = "part",
+    weight: float = 1.0,
+    solver: Solver | None = None,
+    adapt: Adapt | None = None,
+    group: Group | None = None,
+    manager: Manager | None = None,
+    seed: int = 0,
+) -> Averager:
+    """Average a model over the ranks of a process group, a part after every step of its optimizer.
+
+    All ranks start from the first one's model. In `interval` steps each of `parts` is averaged
+    once; by default there are as many parts as steps, with 1 it is periodic averaging. `delay` lets
+    that many steps pass while an average is on its way, `wire` rounds messages to "bf16" or "int8".
+    Float `buffers` are averaged with their "part", at "every" averaging, or stay "local". Ranks
+    count by `weight`. A `solver` goes on top of the optimizer, `adapt` changes the interval. A mesh
+    as `group` is machines × ranks of a machine: inside a machine all is averaged after every step.
+    With torchft's `manager`, replicas may come and go instead. Without an optimizer, call `step`
+    after each of your steps.
+    """
+    groups = [] if manager else _groups(group)
+    try:
+        _check(weight, buffers, wire, group, adapt, partition)
+        _check_manager(manager, group, wire, delay, adapt, solver)
+        own = on_top_of(optimizer, solver)
+        schedule = Schedule(
+            interval, interval if parts is None else parts, seed if shuffle else None
+        )
+        check_delay(delay, schedule, buffers)
+        row = ModuleRow.of(model, own, (adapt.first(schedule) if adapt else schedule).parts)
+        planner = _Planner(row, partition, buffers, delay, seed)
+        facts: dict[str, object] = {
+            "torch": torch.__version__,
+            "partavg": version("partavg"),
+            "interval": schedule.interval,
+            "parts": schedule.parts,
+            "delay": delay,
+            "shuffle": schedule.shuffle,
+            "buffers": buffers,
+            "wire": wire,
+            "solver": own,
+            "adapt": adapt,
+            "a model of": row.describe(),
+            "partition": planner(schedule).partition.digest()[:12],
+        }
+    except ValueError as error:
+        agree(groups, {}, error)
+        raise
+    agree(groups, facts)
+    if manager:
+        replicas = Replicas(manager, row, weight, facts)
+        course = Course(schedule, adapt, replace(planner, share=weight))
+        averager = Averager(row, optimizer, course, own, replicas)
+        if replicas.join():
+            averager.join()
+        return averager
+    share = weight / _sum(weight, groups)
+    link, inside = _links(groups, group, wire, share)
+    _start_alike(model, groups)
+    course = Course(schedule, adapt, replace(planner, share=share))
+    rolls = [RollCall.of(peers) for peers in groups]
+    return Averager(row, optimizer, course, own, link, inside, rolls)
+
+
+@dataclass(frozen=True, slots=True)
+class _Planner:
+    """Makes plans whose spans each lie within one tensor of the model."""
+
+    row: ModuleRow
+    partition: str | Partition
+    buffers: str
+    delay: int
+    seed: int
+    share: float = 1.0
+
+    def __call__(self, schedule: Schedule) -> Plan:
+        params, buffers = self.row.param_columns, self.row.buffer_columns
+        plan = Planner(
+            params.layout,
+            buffers.layout,
+            self.partition,
+            self.buffers,
+            self.row.params.new_full((1,), self.share),
+            delay=self.delay,
+            seed=self.seed,
+        )(schedule)
+        return replace(
+            plan,
+            partition=Partition(plan.partition.size, tuple(map(params.cut, plan.partition.parts))),
+            buffer_parts=tuple(map(buffers.cut, plan.buffer_parts)),
+        )
+
+
+def _groups(group: Group | None) -> list[dist.ProcessGroup]:
+    """The group of all ranks, or between machines and inside one; none for a process alone."""
+    if isinstance(group, DeviceMesh):
+        if group.ndim != 2:
+            raise ValueError(
+                f"the mesh has {group.ndim} dimensions: give it two, machines × ranks of a machine"
+            )
+        return group.get_all_groups()
+    if not dist.is_initialized():
+        warnings.warn(
+            "torch.distributed is not set up, so this process trains alone: start with torchrun "
+            "and call torch.distributed.init_process_group()",
+            stacklevel=3,
+        )
+        return []
+    assert dist.group.WORLD is not None
+    return [group or dist.group.WORLD]
+
+
+def _check(
+    weight: float,
+    buffers: str,
+    wire: str,
+    group: Group | None,
+    adapt: Adapt | None,
+    partition: str | Partition,
+) -> None:
+    if not 0 < weight < math.inf:
+        raise ValueError(f"weight {weight} makes no sense: use a number above 0")
+    if buffers == "recompute":
+        raise ValueError("buffers 'recompute' is the simulator's: use part, every or local")
+    if wire not in WIRES:
+        raise ValueError(f"wire {wire!r} is not known: use {', '.join(WIRES)}")
+    if WIRES[wire] and isinstance(group, DeviceMesh):
+        raise ValueError(f"wire {wire!r} does not go with a mesh yet: use full")
+    check_recut(adapt, partition)
+
+
+def _check_manager(
+    manager: Manager | None,
+    group: Group | None,
+    wire: str,
+    delay: int,
+    adapt: Adapt | None,
+    solver: Solver | None,
+) -> None:
+    """Raise a ValueError for what replicas that come and go cannot do."""
+    refused = {
+        "a group": group is not None,
+        f"wire {wire!r}": wire != "full",
+        f"delay {delay}": delay,
+        f"adapt {type(adapt).__name__}": adapt,
+        f"solver {type(solver).__name__}": solver and not isinstance(solver, FedProx),
+    }
+    for what, given in refused.items():
+        if manager and given:
+            raise ValueError(
+                f"{what} does not go with a manager: replicas that return would not know what the "
+                f"others remember; leave one of them out"
+            )
+
+
+def _sum(weight: float, groups: Sequence[dist.ProcessGroup]) -> float:
+    """The sum over the ranks, or over the machines, by which weights are divided."""
+    weights = [weight]
+    for group in groups[:1]:
+        weights *= group.size()
+        dist.all_gather_object(weights, weight, group=group)
+    return sum(weights)
+
+
+def _links(
+    groups: Sequence[dist.ProcessGroup], group: Group | None, wire: str, share: float
+) -> tuple[Link, AllReduce | None]:
+    """How averages are made, and those inside a machine."""
+    if isinstance(group, DeviceMesh):
+        inside = AllReduce(groups[1])
+        inside.register.strict = False  # other machines must hear of it too, from the link between
+        return Machines(group), inside
+    codec = WIRES[wire]
+    if not groups:
+        return Link(), None
+    return (Compressed(groups[0], codec, share) if codec else AllReduce(groups[0])), None
+
+
+@torch.no_grad()
+def _start_alike(model: nn.Module, groups: Sequence[dist.ProcessGroup]) -> None:
+    """Give all ranks the model of the first."""
+    for group in groups:
+        source = dist.get_global_rank(group, 0)
+        for tensor in [*model.parameters(), *model.buffers()]:
+            whole = tensor.detach().contiguous()
+            dist.broadcast(whole, source, group=group)
+            if whole.data_ptr() != tensor.data_ptr():
+                tensor.copy_(whole)

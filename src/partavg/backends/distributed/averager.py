@@ -1,0 +1,247 @@
+"""Partial averaging in a user's own training loop."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import count
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from partavg.backends.course import Course
+from partavg.backends.distributed.link import AllReduce, Link
+from partavg.backends.distributed.local import (
+    correct_gradients_,
+    correct_parameters_,
+    corrects_gradients,
+    corrects_parameters,
+    keeps_apart,
+    rate_of,
+    without_outer,
+)
+from partavg.backends.distributed.row import ModuleRow
+from partavg.backends.lost import RollCall
+from partavg.core.average import collect, deliver_, reduced
+from partavg.core.exchange import arrive_, average_, settle_
+from partavg.core.partition import Partition
+from partavg.core.schedule import Schedule
+from partavg.core.solver import Solver
+from partavg.solvers.sgd import SGD
+
+
+class Averager:
+    """Averages the part that is due after every step of a model; made by `attach`.
+
+    As a context manager it ends with all ranks holding the averaged model. Without one, call
+    `consensus` where that is wanted, and `detach` at the end.
+    """
+
+    def __init__(
+        self,
+        row: ModuleRow,
+        optimizer: Optimizer | None,
+        course: Course,
+        solver: Solver,
+        link: Link,
+        inside: AllReduce | None = None,
+        rolls: Sequence[RollCall] = (),
+    ) -> None:
+        self._row, self._optimizer, self._course = row, optimizer, course
+        self._solver, self._link, self._inside, self._rolls = solver, link, inside, rolls
+        self._loss: Tensor | None = None
+        course.prepare_(row)
+        self._hooks: list[RemovableHandle] = []
+        if optimizer:
+            if corrects_gradients(solver):
+                self._hooks.append(optimizer.register_step_pre_hook(self._before))
+            self._hooks.append(optimizer.register_step_post_hook(self._after))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if error is None:
+                self.consensus()
+        finally:
+            self.detach()
+
+    def step(self) -> None:
+        """Average what is due after a step, for those who did not give `attach` the optimizer."""
+        if self._hooks:
+            raise ValueError(
+                "the optimizer that attach was given averages after its steps already: leave "
+                "averager.step() out, or attach without the optimizer"
+            )
+        self._step()
+
+    @torch.no_grad()
+    def _step(self) -> None:
+        row = self._row
+        rate = rate_of(self._optimizer, self._solver)
+        if corrects_parameters(self._solver):
+            correct_parameters_(row, self._solver, rate)
+        row.step += 1
+        row.taken += 1
+        row.steps += 1
+        row.lr_sum += rate
+        with self._talking():
+            self._average_inside()
+            self._average_due()
+            self._adapt(rate)
+
+    def join(self) -> None:
+        """Take part in what the others average just now; then go on from their step."""
+        with torch.no_grad():
+            self._average_due()
+
+    def see(self, loss: Tensor | float) -> None:
+        """Tell the loss of the step that comes, where the interval adapts to it."""
+        self._loss = torch.as_tensor(loss).detach()
+
+    @torch.no_grad()
+    def consensus(self) -> None:
+        """Give all ranks the averaged model u; all must call it after the same step."""
+        with self._talking(leaving=True):
+            arrive_(self._row, self._course.plan, self._solver, at_once=True)
+            self._meet()
+            settle_(
+                self._row,
+                self._course.plan,
+                without_outer(self._solver),
+                self._link,
+                all_parts=keeps_apart(self._solver),
+            )
+
+    def detach(self) -> None:
+        """Let the optimizer be as it was."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        for roll in self._rolls:
+            roll.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a checkpoint needs beside the model and the optimizer; each rank has its own."""
+        return {"row": self._row.state(), "link": self._link.state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` gave on this rank."""
+        self._row.load_(state["row"])
+        self._course.load(self._row)
+        self._link.load(state["link"], self._row.params.device)
+
+    @property
+    def steps(self) -> int:
+        """Steps taken so far."""
+        return self._row.step
+
+    @steps.setter
+    def steps(self, steps: int) -> None:
+        self._row.step = steps
+
+    @property
+    def bytes(self) -> int:
+        """Sent by this rank so far, as long as messages are; as much comes back."""
+        return self._link.bytes
+
+    @property
+    def messages(self) -> int:
+        """Sent by this rank so far."""
+        return self._link.messages
+
+    @property
+    def schedule(self) -> Schedule:
+        """Which part is due when, as it is now."""
+        return self._course.plan.schedule
+
+    @property
+    def partition(self) -> Partition:
+        """How the model is cut, as it is now."""
+        return self._course.plan.partition
+
+    @torch.no_grad()
+    def _before(self, *_: Any) -> None:
+        correct_gradients_(self._row, self._solver, rate_of(self._optimizer, self._solver))
+
+    def _after(self, *_: Any) -> None:
+        self._step()
+
+    @contextmanager
+    def _talking(self, *, leaving: bool = False) -> Iterator[None]:
+        """Messages say where this rank is; one that is lost meanwhile is named."""
+        step = self._row.step
+        for link in filter(None, (self._inside, self._link)):
+            link.at(step, leaving=leaving)
+        with ExitStack() as stack:
+            for roll in self._rolls:
+                stack.enter_context(roll.naming_lost(f"after step {step}"))
+            yield
+
+    def _meet(self) -> None:
+        """Send what the next step would, to no effect: a rank that trains on hears of it."""
+        if not self._link.registers:
+            return
+        if self._inside:
+            self._mean_inside(0)  # the ranks of a machine are the same already
+        plan = self._course.plan
+        part = next(part for step in count(self._row.step + 1) for part in plan.schedule(step))
+        spans = plan.partition.parts[part]
+        arriving, _ = collect(
+            self._row.columns(spans, plan.buffer_parts[part]),
+            self._row.memory,
+            spans,
+            solver=self._solver,
+            sync=self._row.sync(part, plan.share),
+            weights=plan.weights,
+            reduce=self._link,
+            key=part,
+        )
+        arriving()
+
+    def _average_due(self) -> None:
+        row, plan = self._row, self._course.plan
+        for part in plan.schedule(row.step):
+            average_(row, part, plan, self._solver, self._link, delay=plan.delay)
+        if row.pending:
+            arrive_(row, plan, self._solver)
+
+    def _average_inside(self) -> None:
+        """Give all ranks of the machine the same model."""
+        if self._inside:
+            for part in range(self.schedule.parts):
+                self._mean_inside(part)
+            for register in self._link.registers:
+                register.blame = self._inside.register.blame
+
+    def _mean_inside(self, part: int) -> None:
+        assert self._inside
+        plan, plain, sync = self._course.plan, SGD(), self._row.sync(part)
+        spans = plan.partition.parts[part]
+        columns = self._row.columns(spans, plan.buffer_parts[part])
+        weights = torch.full_like(plan.weights, 1 / self._inside.group.size())
+        arriving, lengths = collect(
+            columns, {}, spans, solver=plain, sync=sync, weights=weights, reduce=self._inside
+        )
+        deliver_(columns, torch.split(arriving(), lengths), {}, spans, solver=plain, sync=sync)
+
+    def _adapt(self, rate: float) -> None:
+        adapt = self._course.adapt
+        if adapt and adapt.heeds_loss:
+            if self._loss is None:
+                raise ValueError(
+                    f"{type(adapt).__name__} goes by the loss: call averager.see(loss) before "
+                    f"every step"
+                )
+            own = self._loss.to(self._row.params) * self._course.plan.weights
+            self._course.see(self._row, reduced(self._link, own)[0], rate)
+            self._loss = None
+        self._course.change_(self._row, self._solver, rate, self._link)

@@ -1,0 +1,112 @@
+"""Sums over the ranks of process groups."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from partavg.backends.distributed.register import Register
+from partavg.core.average import Arriving
+
+
+class Link:
+    """The Reduce of an attached model; this one is that of a process without others."""
+
+    room = 0
+    bytes = 0
+    """Sent by this rank so far, as long as messages are; as much comes back."""
+    messages = 0
+    registers: Sequence[Register] = ()
+
+    def __call__(
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+    ) -> Arriving:
+        """Nobody adds anything."""
+        self.count(message.nbytes)
+        return lambda: message
+
+    def at(self, step: int, *, leaving: bool = False) -> None:
+        """Messages from now on are about this step; or this rank asks for the consensus."""
+        for register in self.registers:
+            register.step, register.leaving = step, leaving
+
+    def count(self, size: int) -> None:
+        """A message of that many bytes is sent."""
+        self.bytes += size
+        self.messages += 1
+
+    def state(self) -> dict[str, Any]:
+        """What the next messages depend on."""
+        return {}
+
+    def load(self, saved: dict[str, Any], device: torch.device) -> None:
+        """Go on from what `state` gave."""
+
+
+class AllReduce(Link):
+    """One collective per message, with a register of the ranks behind it."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.group = group
+        self.register = Register(dist.get_process_group_ranks(group), dist.get_rank(group))
+        self.registers = [self.register]
+        self.room = self.register.room
+
+    def __call__(
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+    ) -> Arriving:
+        """Sign and send; what comes back is read when it is waited for."""
+        self.register.sign_(message)
+        return self.begin(message)
+
+    def begin(self, message: Float[Tensor, "_"]) -> Arriving:
+        """Send a message that is signed."""
+        body, tail = message[: -self.room], message[-self.room :]
+        self.count(body.nbytes)
+        work = dist.all_reduce(message, group=self.group, async_op=True)
+
+        def arriving() -> Tensor:
+            work.wait()
+            self.register.read(tail)
+            return body
+
+        return arriving
+
+
+class Machines(Link):
+    """Sums between machines whose own ranks hold the same: each rank sends its share of a message.
+
+    Then the shares are put together inside the machine. The mesh is machines × ranks of a machine.
+    """
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        self._between, self._inside = mesh.get_group(0), mesh.get_group(1)
+        machine, self._own = mesh.get_local_rank(0), mesh.get_local_rank(1)
+        self.registers = [Register(peers, machine) for peers in mesh.mesh.T.tolist()]
+
+    def __call__(
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+    ) -> Arriving:
+        """Send this rank's share; the others' are waited for with it."""
+        register, ranks = self.registers[self._own], len(self.registers)
+        width = -(-len(message) // ranks)
+        share = message.new_zeros(width + register.room)
+        own = message[self._own * width : (self._own + 1) * width]
+        share[: len(own)] = own
+        register.sign_(share)
+        self.count(own.nbytes)
+        work = dist.all_reduce(share, group=self._between, async_op=True)
+
+        def arriving() -> Tensor:
+            work.wait()
+            shares = share.new_empty(ranks, len(share))
+            dist.all_gather(list(shares), share, group=self._inside)
+            for peers, tail in zip(self.registers, shares[:, width:], strict=True):
+                peers.read(tail)
+            return shares[:, :width].flatten()[: len(message)]
+
+        return arriving

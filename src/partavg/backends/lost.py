@@ -1,0 +1,169 @@
+"""A rank that is lost: the others find out which one, and say so in one sentence.
+
+A failed collective says only that some connection broke. What every rank can still reach is the
+store the process group began with, so there they ask each other who is left.
+"""
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic, sleep
+
+from torch import distributed
+from torch.distributed import ProcessGroup
+from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
+
+_GLANCE = 0.5  # seconds between two looks at the store for a rank in trouble
+_WAITING, _WORKING = "waiting", "working"
+
+
+class RankLost(RuntimeError):
+    """A collective failed because ranks are gone, or did not come in time."""
+
+    def __init__(self, sentence: str, ranks: tuple[int, ...], *, speaks: bool) -> None:
+        super().__init__(sentence)
+        self.ranks = ranks
+        self.speaks = speaks
+        """Whether this is the rank, among those left, that should tell the user."""
+
+
+class RollCall:
+    """The ranks of a process group, who they are, and which of them is lost.
+
+    Building it waits for all ranks. `facts` of every rank can be compared then. A thread answers
+    for a rank that cannot: it may be waiting for somebody who waits for the one that is lost.
+
+    >>> store = distributed.HashStore()
+    >>> with RollCall(store, 0, 1) as roll, roll.naming_lost("at step 1"):
+    ...     pass  # a collective
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        size: int,
+        *,
+        facts: Mapping[str, str] | None = None,
+        patience: float = 5.0,
+    ) -> None:
+        self._store, self._rank, self._patience = store, rank, patience
+        own = {"host": socket.gethostname(), "pid": str(os.getpid()), **(facts or {})}
+        store.set(f"member/{rank}", json.dumps(own))
+        members = store.multi_get([f"member/{other}" for other in range(size)])
+        self.facts: list[dict[str, str]] = [json.loads(member) for member in members]
+        """What each rank told of itself; always `host` and `pid`."""
+        self._state = _WORKING
+        self._closed = threading.Event()
+        # Not a daemon: those must not be inside the store when the interpreter ends.
+        self._thread = threading.Thread(target=self._answer_when_asked, name="partavg roll call")
+        self._thread.start()
+
+    @classmethod
+    def of(cls, group: ProcessGroup | None = None, patience: float = 5.0) -> "RollCall":
+        """The roll call of a process group of torch.distributed; all its ranks must take part."""
+        name = (group or distributed.group.WORLD).group_name  # type: ignore[union-attr]
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # the store outlives restarts
+        store = PrefixStore(f"partavg/roll/{name}/{attempt}", _get_default_store())
+        rank, size = distributed.get_rank(group), distributed.get_world_size(group)
+        return cls(store, rank, size, patience=patience)
+
+    @contextmanager
+    def naming_lost(self, when: str) -> Iterator[None]:
+        """Wait for a collective in here: if it fails, raise a RankLost that names who is missing.
+
+        `when` ends the sentence, for example "at step 17".
+        """
+        self._state = _WAITING
+        try:
+            yield
+        except RuntimeError as error:
+            raise self._found(when, error) from error
+        self._state = _WORKING
+
+    def close(self) -> None:
+        """Answer no more."""
+        self._closed.set()
+        self._thread.join()
+
+    def __enter__(self) -> "RollCall":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def name(self, rank: int) -> str:
+        """A rank as a person would look for it."""
+        return f"rank {rank} ({self.facts[rank]['host']}, pid {self.facts[rank]['pid']})"
+
+    def _found(self, when: str, error: RuntimeError) -> RankLost:
+        """Ask who is left."""
+        try:
+            self._store.set("trouble", str(self._rank))
+            self._answer()
+            lost, late = self._missing()
+        except RuntimeError:  # where no agent hosts the store it went with the rank that did
+            lost = [rank for rank in range(len(self.facts)) if self._gone(rank)] or [0]
+            late = []
+        missing = tuple(lost or late)
+        names = " and ".join(map(self.name, missing))
+        if lost:
+            sentence = f"{names} {'was' if len(lost) == 1 else 'were'} lost {when}"
+        elif late:
+            sentence = f"{names} did not answer in time {when}"
+        else:
+            sentence = f"a connection between ranks broke {when}: {str(error).splitlines()[0]}"
+        here = min(set(range(len(self.facts))) - set(missing), default=self._rank)
+        return RankLost(sentence, missing, speaks=self._rank == here)
+
+    def _missing(self) -> tuple[list[int], list[int]]:
+        """The ranks that are lost, and those that live but are not where the others wait."""
+        until = monotonic() + self._patience
+        while True:
+            states = {rank: self._answered(rank) for rank in range(len(self.facts))}
+            silent = [rank for rank, state in states.items() if not state]
+            gone = [rank for rank in silent if self._gone(rank)]
+            if gone or set(states.values()) == {_WAITING} or monotonic() > until:
+                break
+            sleep(0.1)
+        return gone or silent, [rank for rank, state in states.items() if state == _WORKING]
+
+    def _answered(self, rank: int) -> str:
+        key = f"answer/{rank}"
+        return self._store.get(key).decode() if self._store.check([key]) else ""
+
+    def _gone(self, rank: int) -> bool:
+        """Whether a process of this machine has ended; of another machine nothing is known."""
+        member = self.facts[rank]
+        return member["host"] == self.facts[self._rank]["host"] and not _lives(int(member["pid"]))
+
+    def _answer_when_asked(self) -> None:
+        main = threading.main_thread()
+        try:
+            while main.is_alive() and not self._closed.wait(_GLANCE):
+                if self._store.check(["trouble"]):
+                    self._answer()
+        except RuntimeError:  # the store is gone: nobody can ask
+            return
+
+    def _answer(self) -> None:
+        """Say that this rank lives, and whether it waits."""
+        self._store.set(f"answer/{self._rank}", self._state)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state not in ("Z", "X")  # ended, but not yet taken note of by its parent

@@ -1,0 +1,72 @@
+"""The workers of all processes as one process would save them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+
+from partavg.backends.team import Team
+from partavg.core.layout import Layout
+from partavg.core.solver import Solver
+
+State = dict[str, Any]
+"""What `Workers.state` gives."""
+
+OnRows = Callable[[Tensor, int], Tensor]
+"""(rows here, how many there are in all) -> other rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """Collects the state of workers that are dealt over a team, and deals it again."""
+
+    team: Team
+    workers: int
+    clients: int
+    shared: frozenset[str]
+    """Entries of the solver's memory that all workers have in common."""
+
+    def collect(self, state: State) -> State:
+        """All rows, in the first process; what others get is of no use."""
+        return self._mapped(state, self.team.collect)
+
+    def deal(self, saved: State | None) -> State:
+        """The rows of each process, of a state that the first process has."""
+        outline = self.team.first(lambda: self._mapped(saved or {}, _outlined))
+        return self._mapped(saved or outline, self.team.deal)
+
+    def _mapped(self, state: State, change: OnRows) -> State:
+        """Change all that has a row per worker or per client."""
+
+        def rows(tensor: Tensor) -> Tensor:
+            return change(tensor, self.workers)
+
+        own = ("params", "buffers", "steps", "lr_sum", "taken")
+        memory, bank, pending = state["memory"], state["bank"], state["pending"]
+        return {
+            **state,
+            **{name: rows(state[name]) for name in own},
+            "memory": {k: v if k in self.shared else rows(v) for k, v in memory.items()},
+            "bank": {name: change(kept, self.clients) for name, kept in bank.items()},
+            "pending": {
+                part: {
+                    **message,
+                    "sync": (*map(rows, message["sync"][:3]), message["sync"][3]),
+                    "sent": [rows(sent) for sent in message["sent"]],
+                }
+                for part, message in pending.items()
+            },
+        }
+
+
+def _outlined(rows: Tensor, count: int) -> Tensor:
+    """As many columns of that type, and no memory of the rows: others than the first need these."""
+    return rows.new_empty(0, *rows.shape[1:], device="cpu")
+
+
+def shared_names(solver: Solver, layout: Layout, row: Float[Tensor, "d"]) -> frozenset[str]:
+    """The entries of a solver's memory that do not grow with the number of workers."""
+    memory = solver.init(row.expand(2, -1), layout)
+    return frozenset(name for name, tensor in memory.items() if len(tensor) == 1)

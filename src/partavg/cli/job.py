@@ -1,0 +1,107 @@
+"""A command as one of the ranks that torchrun started, or alone."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from torch.distributed.distributed_c10d import Store
+
+from partavg.backends.lost import RankLost
+from partavg.backends.ranks import Ranks, connect, launched
+from partavg.backends.team import Solo
+from partavg.cli import drive
+from partavg.compare import Entry, resumed
+from partavg.config import Config
+from partavg.data.dataset import Dataset
+from partavg.folder import RunFolder
+from partavg.run import Run
+
+_OUT, _BEGUN = "partavg/out", "partavg/begun"
+
+
+class Job:
+    """The team of a command, and what it remembers when torchrun starts all ranks again."""
+
+    def __init__(self, team: Ranks | Solo, store: Store | None = None) -> None:
+        self.team = team
+        self._store = store
+
+    def out(self, given: Path | None, name: str) -> Path:
+        """The folder to write to: the one given, that of before a restart, or the next one free."""
+        return given or self.team.first(lambda: self._next_folder(name))
+
+    def start(
+        self, config: Config, data: Dataset, folder: RunFolder, *, resume: bool, force: bool
+    ) -> Run | None:
+        """Begin a run, or go on with it; None if it is finished."""
+        key = f"{_BEGUN}/{folder.path}"
+        with drive.bad_input(self.team), drive.plain_warnings():
+            if self.team.first(lambda: self._store is not None and self._store.check([key])):
+                resume, force = True, False  # it is this run that began before a restart
+            if resume and self.team.first(lambda: _is_finished(folder, config)):
+                return None
+            run = Run(config, data, folder, resume=resume, force=force, team=self.team)
+        if self._store and self.team.rank == 0:
+            self._store.set(key, "")
+        return run
+
+    def continued(self, entries: Sequence[Entry], *, resume: bool, force: bool) -> list[Entry]:
+        """The runs of a comparison, all with the engine of one that was started."""
+
+        def found() -> list[Entry]:
+            if self._restarted and not force:
+                return resumed(entries)
+            for entry in entries:
+                entry.folder.check_free(resume=resume, force=force)
+            return resumed(entries) if resume else list(entries)
+
+        return self.team.first(found)
+
+    def command(self, *words: str) -> list[str]:
+        """The words that start such a job."""
+        if self._store is None:
+            return ["partavg", *words]
+        machines = os.environ.get("GROUP_WORLD_SIZE", "1")
+        each = os.environ.get("LOCAL_WORLD_SIZE", str(self.team.size))
+        several = ["--nnodes", machines] if machines != "1" else []
+        return ["torchrun", *several, "--nproc-per-node", each, "-m", "partavg", *words]
+
+    @property
+    def _restarted(self) -> bool:
+        return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+
+    def _next_folder(self, name: str) -> Path:
+        if self._store is None:
+            return drive.next_folder(name)
+        if not self._store.check([_OUT]):
+            self._store.set(_OUT, str(drive.next_folder(name)))
+        return Path(self._store.get(_OUT).decode())
+
+
+@contextmanager
+def job() -> Iterator[Job]:
+    """Work with the other ranks, if there are any; if one is lost, all end."""
+    if not launched():
+        yield Job(Solo())
+        return
+    with drive.bad_input():
+        ranks, store = connect()
+    try:
+        yield Job(ranks, store)
+        ranks.part()
+    except RankLost as lost:
+        drive.fail(str(lost), drive.LOST, here=lost.speaks)
+    except SystemExit as end:
+        if end.code != drive.LOST:
+            ranks.part()
+        raise
+    finally:
+        ranks.roll.close()
+
+
+def _is_finished(folder: RunFolder, config: Config) -> bool:
+    """Whether a run ended here; it must be the one wanted."""
+    if folder.finished:
+        folder.stored_config(config)
+    return folder.finished

@@ -1,0 +1,12 @@
+from collections.abc import Iterator
+
+import pytest
+from tests.backends.distributed.loops import WORKERS
+from tests.ranks import Ranks, started
+
+
+@pytest.fixture(scope="package")
+def ranks() -> Iterator[Ranks]:
+    """Three ranks for all tests that leave them whole."""
+    with started(WORKERS) as ranks:
+        yield ranks

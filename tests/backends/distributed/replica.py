@@ -1,0 +1,61 @@
+"""A replica under torchft; its arguments are NUMBER LIGHTHOUSE START STOP.
+
+Its one weight vector moves to a center of its own; a line per step tells where it is. It ends
+after the step that the file STOP names.
+"""
+
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torchft.manager import Manager
+from torchft.process_group import ProcessGroupGloo
+
+import partavg
+
+INTERVAL, SIZE = 3, 6
+
+
+def main(number: int, lighthouse: str, start: float, stop: Path) -> None:
+    store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    limit = timedelta(seconds=20)
+    manager = Manager(
+        pg=ProcessGroupGloo(timeout=timedelta(seconds=10)),
+        load_state_dict=None,
+        state_dict=None,
+        min_replica_size=1,
+        use_async_quorum=False,
+        timeout=limit,
+        quorum_timeout=limit,
+        rank=0,
+        world_size=1,
+        replica_id=f"replica{number}",
+        store_addr="localhost",
+        store_port=store.port,
+        lighthouse_addr=lighthouse,
+    )
+    net = nn.Linear(1, SIZE, bias=False)
+    nn.init.constant_(net.weight, start)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with partavg.attach(net, optimizer, interval=INTERVAL, manager=manager) as averager:
+        tell(averager.steps, net)
+        while not stop.exists() or averager.steps < int(stop.read_text()):
+            optimizer.zero_grad()
+            (0.5 * (net.weight - number).square().sum()).backward()
+            optimizer.step()
+            tell(averager.steps, net)
+            time.sleep(0.05)
+    tell("end", net)
+    manager.shutdown(wait=False)
+
+
+def tell(step: object, net: nn.Linear) -> None:
+    print(step, *net.weight.flatten().tolist(), flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2], float(sys.argv[3]), Path(sys.argv[4]))

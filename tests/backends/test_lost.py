@@ -1,0 +1,90 @@
+"""Who is lost, found out by those left. Real processes are killed in test_torchrun.py."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
+import pytest
+from torch.distributed import HashStore
+
+from partavg.backends.lost import RankLost, RollCall
+
+PATIENCE = 1.5
+
+
+@pytest.fixture
+def rolls() -> Iterator[list[RollCall]]:
+    """Four ranks, here threads of one process."""
+    store = HashStore()
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda rank: RollCall(store, rank, 4, patience=PATIENCE), range(4)))
+    yield made
+    for roll in made:
+        roll.close()
+
+
+def ask(roll: RollCall) -> RankLost:
+    """Let a collective of a rank fail."""
+    with pytest.raises(RankLost) as caught, roll.naming_lost("at step 7"):
+        raise RuntimeError("Connection closed by peer\nand much more")
+    return caught.value
+
+
+def test_a_process_that_ended_is_named_at_once(rolls: list[RollCall]) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    rolls[2].close()
+    for roll in rolls:
+        roll.facts[2]["pid"] = str(ended.pid)
+    lost = ask(rolls[0])
+    assert str(lost) == f"rank 2 ({rolls[0].facts[2]['host']}, pid {ended.pid}) was lost at step 7"
+    assert lost.ranks == (2,)
+    assert lost.speaks
+    assert not ask(rolls[3]).speaks, "one is enough"
+
+
+def test_a_process_that_does_not_answer_is_lost(rolls: list[RollCall]) -> None:
+    """As on another machine, or stopped."""
+    for rank in (0, 2):
+        rolls[rank].close()
+    lost = ask(rolls[3])
+    assert lost.ranks == (0, 2)
+    assert " and rank 2 (" in str(lost)
+    assert str(lost).endswith(" were lost at step 7")
+
+
+def test_the_one_that_works_while_all_others_wait_is_late(rolls: list[RollCall]) -> None:
+    """Rank 1 cannot ask, because its own collective has not failed yet: its thread answers."""
+    over = Event()
+
+    def wait() -> None:
+        with rolls[1].naming_lost("at step 7"):
+            over.wait()
+
+    with ThreadPoolExecutor(2) as pool:
+        pool.submit(wait)
+        other = pool.submit(ask, rolls[2])
+        lost = ask(rolls[0])
+        over.set()
+    assert lost.ranks == other.result().ranks == (3,)
+    assert str(lost).startswith("rank 3 (")
+    assert str(lost).endswith(") did not answer in time at step 7")
+
+
+def test_a_failure_of_nobody(rolls: list[RollCall]) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        others = [pool.submit(ask, roll) for roll in rolls[1:]]
+        lost = ask(rolls[0])
+    assert str(lost) == "a connection between ranks broke at step 7: Connection closed by peer"
+    assert [lost.speaks, *(other.result().speaks for other in others)] == [True] + [False] * 3
+
+
+def test_facts_are_known_to_all(rolls: list[RollCall]) -> None:
+    store = HashStore()
+    with ThreadPoolExecutor(2) as pool:
+        made = list(pool.map(lambda r: RollCall(store, r, 2, facts={"torch": str(r)}), range(2)))
+    for roll in made:
+        assert [facts["torch"] for facts in roll.facts] == ["0", "1"]
+        roll.close()

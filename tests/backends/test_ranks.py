@@ -1,0 +1,237 @@
+"""Workers dealt over real processes do what they do in one."""
+
+import re
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+import pytest
+import torch
+from tests import tasks
+from tests.team import together
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from partavg.backends.ranks import Agreed, Ranks
+from partavg.backends.simulate import Simulation
+from partavg.backends.team import Team, check_same, shares
+from partavg.core.adapt import AdaComm, FedLAMA, PostLocal
+from partavg.core.pace import Drawn, Fixed
+from partavg.core.participation import Participation
+from partavg.core.schedule import Schedule
+from partavg.data.split import dirichlet
+from partavg.run import Diverged
+from partavg.solvers import SOLVERS
+from partavg.solvers.scaffold import SCAFFOLD
+from partavg.solvers.sgd import SGD
+
+WORKERS, STEPS = 7, 9
+
+PLAIN: dict[str, dict[str, Any]] = {
+    "periodic": {"schedule": Schedule.periodic(3)},
+    "synchronous": {"schedule": Schedule.synchronous()},
+    "weighted": {"weights": "samples"},
+    "chunks": {"engine": "vmapped", "chunk": 2},
+    "auto": {"engine": "auto"},
+    "one row each": {"participation": Participation(WORKERS, 3, 2, "none"), "solver": SCAFFOLD()},
+    "permuted": {"participation": Participation(WORKERS, 4, 3, "permute"), "solver": SCAFFOLD()},
+    "averaged": {"participation": Participation(WORKERS, 5, 4, "average"), "solver": SCAFFOLD()},
+    "kept": {"participation": Participation(WORKERS, 4, 3, "none"), "solver": SGD(0.9)},
+    "kept by all": {"participation": Participation(WORKERS, WORKERS, 3, "permute"), "bank": "cpu"},
+    "paced": {"pace": Fixed(4, (1, 4, 2), WORKERS), "solver": SOLVERS["fednova"]()},
+    "late": {"delay": 2, "pace": Drawn(4, 2, 4, WORKERS), "solver": SOLVERS["diloco"]()},
+    "late and kept": {"delay": 3, "participation": Participation(WORKERS, 4, 5, "none")},
+    "post-local": {"adapt": PostLocal(5)},
+    "adacomm": {"adapt": AdaComm(3)},
+    "fedlama": {"adapt": FedLAMA(), "schedule": Schedule.partial(2), "partition": "layer"},
+    **{f"buffers {name}": {"buffers": name} for name in ("every", "local", "recompute")},
+}  # fmt: skip
+CASES = PLAIN | {f"solver {name}": {"solver": make()} for name, make in SOLVERS.items()}
+
+
+def task() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(91, 5, generator=generator).double()
+    return x, (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
+
+
+def simulation(team: Team | None, split: int = WORKERS, **options: Any) -> Simulation:
+    """A network with BatchNorm in float64, on shares of different sizes."""
+    torch.manual_seed(0)
+    x, y = task()
+    model = nn.Sequential(
+        nn.Linear(5, 6, bias=False), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3)
+    ).double()
+    given = {"schedule": Schedule.partial(4), "lr": lambda step: 0.1 / step**0.5, **options}
+    return Simulation(
+        model, F.cross_entropy, (x, y), dirichlet(y, split, 0, minimum=4),
+        batch=4, team=team, **{"engine": "looped", **given},
+    )  # fmt: skip
+
+
+def story(made: Simulation, until: int) -> dict[str, Any]:
+    """All that a simulation shows on the way, and its state at the end."""
+    told = [
+        [*record.losses.tolist(), made.mean_loss(record.losses), record.bytes, record.messages]
+        for record in made.train(until)
+    ]
+    whole = [made.evaluate(task()), *made.evaluate_workers(task()), made.discrepancy()]
+    whole.append(made.largest().tolist())
+    return {"told": told, "whole": whole, "state": made.state()}
+
+
+def distance(one: Any, other: Any) -> float:
+    """The largest difference between two stories; of another shape or kind is infinitely far."""
+    if isinstance(one, Tensor):
+        if one.shape != other.shape or one.dtype != other.dtype:
+            return float("inf")
+        return float((one - other).abs().max()) if one.numel() else 0.0
+    if isinstance(one, dict):
+        if one.keys() != other.keys():
+            return float("inf")
+        return max((distance(one[key], other[key]) for key in one), default=0.0)
+    if isinstance(one, list | tuple):
+        if len(one) != len(other):
+            return float("inf")
+        return max(map(distance, one, other), default=0.0)
+    if isinstance(one, int | float):
+        return abs(one - other)
+    return 0.0 if one == other else float("inf")
+
+
+def same_stories(team: Ranks) -> dict[str, float]:
+    """How far each case is from one process; what others than rank 0 see must be the same."""
+    ours, alone = {}, {}
+    for number, (name, options) in enumerate(CASES.items()):
+        ours[name] = story(simulation(team, **options), STEPS)
+        seen = team.each((ours[name]["told"], ours[name]["whole"]))
+        assert all(repr(one) == repr(seen[0]) for one in seen), name
+        if number % team.size == team.rank:
+            alone[name] = story(simulation(None, **options), STEPS)
+    expected = {name: told for some in team.each(alone) for name, told in some.items()}
+    return {} if team.rank else {name: distance(ours[name], expected[name]) for name in CASES}
+
+
+def resumed(team: Ranks) -> dict[str, float]:
+    """How far a run that goes on, in as many processes or others, is from one without a stop."""
+    found = {}
+    for name in ("kept", "late", "late and kept", "fedlama"):
+        whole = state(team, name, STEPS)
+        half = state(team, name, 5)
+        again = state(team, name, STEPS, half if team.rank == 0 else None)
+        if team.rank == 0:
+            found[f"{name}, as many"] = distance(whole, again)
+            alone = state(None, name, STEPS, half)
+            found[f"{name}, alone"] = distance(whole, alone) // 1e-9
+        half = state(None, name, 5)
+        again = state(team, name, STEPS, half if team.rank == 0 else None)
+        if team.rank == 0:
+            found[f"{name}, from alone"] = distance(whole, again) // 1e-9
+    return found
+
+
+def state(team: Team | None, name: str, until: int, *begin: Any) -> dict[str, Any]:
+    """Where a case is after some steps, from its start or from another state."""
+    made = simulation(team, **CASES[name])
+    for saved in begin:
+        made.load(saved)
+    for _ in made.train(until):
+        pass
+    return made.state()
+
+
+def mistakes(team: Ranks) -> list[str]:
+    """What is said of mistakes of one rank, of the first, and of all."""
+
+    def fails(rank: int) -> str:
+        try:
+            with team.together():
+                if team.rank == rank:
+                    raise ValueError("no such thing")
+                team.first(lambda: None)  # some wait here, and must hear of it
+        except Agreed as error:
+            return str(error).replace(team.roll.name(1), "rank 1")
+        return "nothing"
+
+    def uneven(value: str) -> str:
+        try:
+            check_same("recipe", team.each(value))
+        except ValueError as error:
+            return str(error)
+        return "nothing"
+
+    try:
+        simulation(team, split=2)
+    except ValueError as error:
+        few = str(error)
+    return [fails(0), fails(1), fails(9), uneven("a"), uneven("ab"[team.rank // 2]), few]
+
+
+def diverged(team: Ranks, folder: Path) -> str:
+    """What is said of workers whose numbers are not finite any more."""
+    sections = {"training": {"workers": 5, "lr": 1e30}, "averaging": {"interval": 100, "parts": 1}}
+    try:
+        for _ in tasks.run(folder, team=team, **sections):
+            pass
+    except Diverged as error:
+        return str(error)
+    return "nothing"
+
+
+def paces(team: Ranks) -> list[float]:
+    """How long each rank worked, where the second takes its time and all wait for it."""
+    losses = torch.zeros(1)
+    team.ended(1, losses, team.size)
+    sleep(0.3 if team.rank == 1 else 0.0)
+    team.ended(2, losses, team.size)
+    return list(team.seconds)
+
+
+def asked_to_stop(team: Ranks) -> list[bool]:
+    """Whether ranks stop: before and after one of them is asked."""
+    before = team.stopping
+    team.asks = lambda: team.rank == 2
+    team.ended(3, torch.zeros(1), team.size)
+    team.asks = lambda: False
+    return [before, team.stopping]
+
+
+def everything(team: Ranks, folder: Path) -> dict[str, Any]:
+    return {
+        "same": same_stories(team),
+        "resumed": resumed(team),
+        "mistakes": mistakes(team),
+        "diverged": diverged(team, folder),
+        "seconds": paces(team),
+        "stopping": asked_to_stop(team),
+    }
+
+
+@pytest.mark.timeout(300)
+def test_three_processes_do_what_one_does(tmp_path: Path) -> None:
+    first, *others = together(3, tmp_path, everything, tmp_path / "run")
+    assert first["same"].keys() == CASES.keys()
+    assert {name: far for name, far in first["same"].items() if not far <= 1e-9} == {}
+    assert {name: far for name, far in first["resumed"].items() if far} == {}
+    for told in (first, *others):
+        assert told["mistakes"] == [
+            "no such thing",
+            "rank 1: no such thing",
+            "nothing",
+            "nothing",
+            "rank 2 has recipe b, rank 0 has a: start all ranks with the same",
+            "3 ranks cannot share 2 active workers: start 2 at most",
+        ]
+        assert told["stopping"] == [False, True]
+        assert told["seconds"][1] > 0.29 > max(told["seconds"][::2])
+        assert re.match(r"the loss of worker \d \(rank \d\)", told["diverged"])
+        assert told["diverged"] == first["diverged"]
+
+
+def test_shares_are_even_and_in_order() -> None:
+    for count in range(12):
+        for size in range(1, 6):
+            dealt = [list(range(count))[share] for share in shares(count, size)]
+            assert [item for share in dealt for item in share] == list(range(count))
+            assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
+            assert sorted(map(len, dealt), reverse=True) == list(map(len, dealt))

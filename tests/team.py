@@ -1,0 +1,56 @@
+"""Real processes that simulate together, started for a test and ended with it."""
+
+import multiprocessing
+import pickle
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed import FileStore
+
+from partavg.backends.ranks import Ranks
+
+LIMIT = 250  # seconds
+
+
+def together(size: int, folder: Path, work: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """What `work(team, *arguments)` returns in each of so many new processes."""
+    context = multiprocessing.get_context("spawn")
+    pipes = [context.Pipe(duplex=False) for _ in range(size)]
+    processes = [
+        context.Process(target=_rank, args=(pipe, rank, size, str(folder), work, arguments))
+        for rank, (_, pipe) in enumerate(pipes)
+    ]
+    for process, (_, sender) in zip(processes, pipes, strict=True):
+        process.start()
+        sender.close()
+    try:
+        return [_received(receiver) for receiver, _ in pipes]
+    finally:
+        for process in processes:
+            process.join(10)
+            process.kill()
+
+
+def _received(pipe: Connection) -> Any:
+    assert pipe.poll(LIMIT), "too slow"
+    value = pickle.loads(pipe.recv_bytes())
+    assert not isinstance(value, str), value
+    return value
+
+
+def _rank(
+    pipe: Connection, rank: int, size: int, folder: str, work: Callable[..., Any], arguments: tuple
+) -> None:
+    torch.set_num_threads(1)
+    team = Ranks(FileStore(f"{folder}/store", size), rank, size, timeout=LIMIT)
+    try:
+        result = work(team, *arguments)
+    except BaseException:
+        result = traceback.format_exc()
+    pipe.send_bytes(pickle.dumps(result))
+    team.roll.close()
+    team.part()
