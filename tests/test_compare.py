@@ -101,7 +101,7 @@ def test_schemes_start_at_the_same_point_and_send_the_same(finished: list[Entry]
 
 def test_the_report_is_one_page_without_links(finished: list[Entry], tmp_path: Path) -> None:
     page = write_report(tmp_path / "report.html", finished).read_text()
-    assert page.count("<polyline") == 3 * 4, "three charts of four runs"
+    assert page.count("<polyline") == 4 * 4, "four charts of four runs"
     assert verdict(results(finished)).replace("'", "&#x27;") in page
     assert "http" not in page
     assert "<script" not in page

@@ -42,9 +42,7 @@ def parse(table: Table) -> Config:
         if not isinstance(values, Mapping):
             raise ValueError(f"{name} = {values!r} is not a section: write [{name}], keys below it")
         component = cls is Component
-        sections[name] = (
-            _component(values, name, name) if component else _section(values, cls, name)
-        )
+        sections[name] = _component(values, name, name) if component else section(values, cls, name)
     config = Config(**sections)
     training, averaging = config.training, config.averaging
     check_name("averaging.partition", averaging.partition, PARTITIONS)
@@ -86,11 +84,15 @@ def override_(table: dict[str, Any], override: str) -> None:
 
 def dump(config: Config) -> str:
     """The TOML text of a config; `parse` reads it back to an equal one."""
+    return dump_sections({name: getattr(config, name) for name in get_type_hints(Config)})
+
+
+def dump_sections(sections: Mapping[str, Any]) -> str:
+    """The TOML text of some sections."""
     lines = []
-    for section in get_type_hints(Config):
-        values = _flat(getattr(config, section))
-        lines.append(f"[{section}]")
-        lines += [f"{k} = {_toml(v)}" for k, v in values.items() if v is not None]
+    for name, section in sections.items():
+        lines.append(f"[{name}]")
+        lines += [f"{k} = {_toml(v)}" for k, v in _flat(section).items() if v is not None]
         lines.append("")
     return "\n".join(lines)
 
@@ -114,7 +116,8 @@ def settings(config: Config) -> dict[str, Any]:
     return {f"{section}.{key}": v for section, values in table.items() for key, v in values.items()}
 
 
-def _section(table: Table, cls: type, name: str) -> Any:
+def section(table: Table, cls: type, name: str) -> Any:
+    """A section of settings from a table; the fields of its class say what it may hold."""
     hints = get_type_hints(cls, include_extras=True)
     _check_keys(table, hints, f"{name}.")
     return cls(**{key: _value(hints[key], v, f"{name}.{key}") for key, v in table.items()})

@@ -4,8 +4,10 @@ import click
 
 from partavg.cli.compare import compare
 from partavg.cli.data import data_command
+from partavg.cli.flower import flower
 from partavg.cli.plan import plan
 from partavg.cli.recipes import recipe_command
+from partavg.cli.report import report
 from partavg.cli.reproduce import reproduce
 from partavg.cli.run import run
 from partavg.cli.split import split
@@ -27,8 +29,10 @@ def main() -> None:
 
 main.add_command(compare)
 main.add_command(data_command, "data")
+main.add_command(flower)
 main.add_command(plan)
 main.add_command(recipe_command, "recipes")
+main.add_command(report)
 main.add_command(reproduce)
 main.add_command(run)
 main.add_command(split)

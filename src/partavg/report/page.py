@@ -1,13 +1,15 @@
 """The report of a comparison: one HTML page that works offline."""
 
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Collection, Mapping, Sequence
 from html import escape
 from importlib import resources
 from pathlib import Path
 from string import Template
+from typing import NamedTuple
 
 from partavg.compare import COLUMNS, NOTE, Entry, Result, results, verdict
-from partavg.folder import write_text
+from partavg.folder import RunFolder, write_text
 from partavg.report.chart import Line, chart
 from partavg.tables import differences, dump
 
@@ -15,8 +17,19 @@ CHARTS = {
     "discrepancy": ("Model discrepancy after each step", 1.0),
     "accuracy": ("Accuracy of the averaged model on the test set, %", 100.0),
     "loss": ("Mini-batch loss, mean over workers", 1.0),
+    "test_loss": ("Loss of the averaged model on the test set", 1.0),
+    "discrepancy_due": ("Federated: discrepancy of a part just before it is averaged", 1.0),
+    "seconds": ("Federated: seconds per exchange", 1.0),
 }
 """Metric -> title, scale."""
+
+
+class Curve(NamedTuple):
+    """A run as it is drawn: its color is the scheme's."""
+
+    scheme: str
+    label: str
+    folder: RunFolder
 
 
 def write_report(path: Path, entries: Sequence[Entry]) -> Path:
@@ -24,19 +37,54 @@ def write_report(path: Path, entries: Sequence[Entry]) -> Path:
     found = results(entries)
     config = entries[0].config
     changing = set().union(*(differences(config, entry.config) for entry in entries))
+    curves = [Curve(e.scheme, f"{e.scheme}, seed {e.seed}", e.folder) for e in entries]
+    return _write(path, verdict(found), _task(entries), found, curves, changing, dump(config))
+
+
+def write_gathered(path: Path, folders: Mapping[str, RunFolder]) -> Path:
+    """Write the page of any finished runs, simulated or federated, by name."""
+    found = [Result(name, (folder.summary(),)) for name, folder in folders.items()]
+    curves = [Curve(name, name, folder) for name, folder in folders.items()]
+    texts = [folder.config_path.read_text(encoding="utf-8") for folder in folders.values()]
+    tables = [_settings(text) for text in texts]
+    changing = {
+        key
+        for table in tables
+        for key in {*table, *tables[0]}
+        if table.get(key) != tables[0].get(key)
+    }
+    task = f"{len(found)} runs next to each other."
+    return _write(path, "", task, found, curves, changing, texts[0])
+
+
+def _write(
+    path: Path,
+    said: str,
+    task: str,
+    found: Sequence[Result],
+    curves: Sequence[Curve],
+    changing: Collection[str],
+    config: str,
+) -> Path:
     template = resources.files("partavg.report").joinpath("page.html").read_text("utf-8")
     page = Template(template).substitute(
-        verdict=escape(verdict(found)),
-        task=escape(_task(entries)),
-        table=_table(found),
+        verdict=escape(said),
+        task=escape(task),
+        table=_table(found) + "".join(map(_clients, found)),
         note=escape(NOTE),
         legend=_legend(found),
-        charts="\n".join(_figure(metric, entries) for metric in CHARTS),
+        charts="\n".join(_figure(metric, curves) for metric in CHARTS),
         changing=escape(", ".join(sorted(changing)) or "nothing"),
-        config=escape(dump(config)),
+        config=escape(config),
     )
     write_text(path, page)
     return path
+
+
+def _settings(text: str) -> dict[str, object]:
+    """The keys of a run's config, whatever kind of run it is."""
+    tables = tomllib.loads(text)
+    return {f"{name}.{key}": v for name, values in tables.items() for key, v in values.items()}
 
 
 def _task(entries: Sequence[Entry]) -> str:
@@ -65,16 +113,40 @@ def _table(found: Sequence[Result]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _figure(metric: str, entries: Sequence[Entry]) -> str:
+def _clients(result: Result) -> str:
+    """What each client of a federated run sent and received, and when it was away."""
+    clients = result.summaries[0].get("clients") if result.summaries else None
+    if not clients:
+        return ""
+    head = ("client", "samples", "MB sent", "MB received", "away at steps")
+    rows = [
+        (
+            f"{result.scheme}: client {client}",
+            str(known["samples"]),
+            f"{known['sent'] / 1e6:.3f}",
+            f"{known['received'] / 1e6:.3f}",
+            ", ".join(str(entry["step"]) for entry in known["away"]) or "–",
+        )
+        for client, known in clients.items()
+    ]
+    body = "".join(
+        f"<tr><th>{escape(row[0])}</th>{''.join(f'<td>{escape(v)}</td>' for v in row[1:])}</tr>"
+        for row in rows
+    )
+    names = "".join(f"<th>{name}</th>" for name in head)
+    return f"<table><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _figure(metric: str, curves: Sequence[Curve]) -> str:
     title, scale = CHARTS[metric]
-    schemes = list(dict.fromkeys(entry.scheme for entry in entries))
+    schemes = list(dict.fromkeys(curve.scheme for curve in curves))
     lines = [
         Line(
-            f"{entry.scheme}, seed {entry.seed}",
-            f"line c{schemes.index(entry.scheme) % 6}",
-            [(row["step"], scale * row[metric]) for row in entry.folder.rows() if metric in row],
+            curve.label,
+            f"line c{schemes.index(curve.scheme) % 6}",
+            [(row["step"], scale * row[metric]) for row in curve.folder.rows() if metric in row],
         )
-        for entry in entries
+        for curve in curves
     ]
     if not any(line.points for line in lines):
         return ""

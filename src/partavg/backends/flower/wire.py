@@ -1,0 +1,134 @@
+"""What travels: one flat array and a few numbers.
+
+Everything received is checked, nothing is unpickled. The array's bytes are the numbers themselves,
+little-endian, so that no format has to be trusted.
+"""
+
+import math
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from torch import Tensor
+
+ORDER, REPLY, PART = "order", "reply", "part"
+_FORMAT = "little-endian"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a client is told to do: take what comes along, train, send something back."""
+
+    token: str
+    """Of the job's start: a job begun anew has another."""
+    turn: int
+    """Numbers the server's rounds of messages; a client carries out each once."""
+    after: int
+    """The turn that a client must have carried out last to use sums; -1 if any will do."""
+    bring: str
+    """What comes along: "nothing", "sums" of a part or the rest, the "part", all that is common
+    ("whole"), or another client's "model"."""
+    about: str
+    """Sums of a "part" or of the "rest"."""
+    part: int
+    share: float
+    """Of all clients, those that the sums are of."""
+    start: int
+    until: int
+    """Train from the step after `start` to this one."""
+    send: str
+    """What goes back: "nothing", the message about the "part" due or the "rest", or the "model"."""
+    due: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a client answers."""
+
+    turn: int
+    client: int
+    samples: int
+    lost: bool = False
+    """It does not have the state that the order builds on: only a whole model can help."""
+    loss: float = math.nan
+    """Mean mini-batch loss, where the client shares it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """How a client introduces itself."""
+
+    client: int
+    samples: int
+    digest: str
+
+
+def pack(tensor: Tensor) -> ArrayRecord:
+    """A flat tensor as it travels."""
+    flat = tensor.detach().cpu().contiguous()
+    data = flat.view(torch.uint8).numpy().tobytes()
+    return ArrayRecord({PART: Array(_name(flat.dtype), (len(flat),), _FORMAT, data)})
+
+
+def parcel(kind: str, record: Any, part: ArrayRecord | None = None) -> RecordDict:
+    """The content of a message."""
+    values = {field.name: getattr(record, field.name) for field in fields(record)}
+    content = RecordDict({kind: ConfigRecord(values)})
+    if part is not None:
+        content[PART] = part
+    return content
+
+
+def read(content: RecordDict, kind: str, record: type[T]) -> T:
+    """The record of a message; a ValueError says what is wrong with it."""
+    found = content.get(kind)
+    if not isinstance(found, ConfigRecord):
+        raise ValueError(f"the message holds no {kind}")
+    values = {}
+    for field in fields(record):  # type: ignore[arg-type]
+        value = found.get(field.name)
+        if type(value) is not field.type:
+            raise ValueError(f"{field.name} = {value!r} of its {kind} is no {field.type.__name__}")  # type: ignore[union-attr]
+        values[field.name] = value
+    return record(**values)
+
+
+def unpack(content: RecordDict, length: int, dtype: torch.dtype) -> Tensor:
+    """The one array of a message, if it is as long and of the type that it must be, and finite."""
+    found = content.get(PART)
+    extra = [name for name, record in content.items() if not isinstance(record, ConfigRecord)]
+    if not isinstance(found, ArrayRecord) or list(found) != [PART] or extra != [PART]:
+        raise ValueError("it does not hold exactly one array")
+    array = found[PART]
+    if (array.stype, array.dtype) != (_FORMAT, _name(dtype)):
+        raise ValueError(
+            f"its numbers are {array.stype} {array.dtype}, not {_FORMAT} {_name(dtype)}"
+        )
+    if tuple(array.shape) != (length,):
+        raise ValueError(f"its array has the shape {tuple(array.shape)}, not ({length},)")
+    if len(array.data) != length * dtype.itemsize:
+        raise ValueError(f"its array has {len(array.data)} bytes, not {length * dtype.itemsize}")
+    if not length:
+        return torch.empty(0, dtype=dtype)
+    tensor = torch.frombuffer(bytearray(array.data), dtype=dtype)
+    if not bool(tensor.isfinite().all()):
+        raise ValueError("its array holds numbers that are not finite")
+    return tensor
+
+
+def size(message: Message) -> int:
+    """The bytes of a message as Flower stores and sends it, object by object."""
+    if not message.has_content():
+        return len(message.deflate())
+    total = len(message.deflate()) + len(message.content.deflate())
+    for record in message.content.values():
+        total += len(record.deflate())
+        if isinstance(record, ArrayRecord):
+            total += sum(len(array.deflate()) + len(array.data) for array in record.values())
+    return total
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

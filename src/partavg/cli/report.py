@@ -1,0 +1,43 @@
+"""`partavg report`."""
+
+from pathlib import Path
+
+import click
+
+from partavg.cli import drive, options
+from partavg.folder import RunFolder
+from partavg.report.page import write_gathered
+
+EXAMPLES = """\b
+Examples:
+  partavg report runs/simulated runs/federated
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument(
+    "folders",
+    metavar="RUN...",
+    nargs=-1,
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+)
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("report.html"),
+    show_default=True,
+    help="The page to write.",
+)
+def report(folders: tuple[Path, ...], out: Path) -> None:
+    """Show finished runs next to each other on one page: simulated ones and federated ones."""
+    with drive.bad_input():
+        options.check_suffix(out, ".html")
+        runs = {path.resolve().name: RunFolder(path) for path in folders}
+        if len(runs) < len(folders):
+            raise ValueError("two runs have folders of one name: rename one of them")
+        for path in folders:
+            if not RunFolder(path).finished:
+                raise ValueError(f"{path} holds no finished run: name run folders with a summary")
+        write_gathered(out, runs)
+    click.echo(f"report: {out}")

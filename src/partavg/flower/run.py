@@ -1,0 +1,180 @@
+"""A federated run in its folder: the same files as a simulated one."""
+
+import json
+import logging
+import os
+import secrets
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from time import monotonic
+from typing import Any, TextIO
+
+import torch
+from torch import Tensor, nn
+
+from partavg import checkpoint
+from partavg.backends.flower.post import Post
+from partavg.backends.flower.server import Exchange, Server
+from partavg.backends.flower.terms import Terms
+from partavg.evaluate import Transform, evaluate
+from partavg.flower.settings import Settings
+from partavg.folder import Row, RunFolder, environment, write_json, write_text
+
+log = logging.getLogger("flwr")
+
+
+class FederatedRun:
+    """Trains with the clients that a Post reaches; iterate over it.
+
+    Everything that was averaged is on disk before any client hears of it.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        terms: Terms,
+        post: Post,
+        test: tuple[Tensor, Tensor] | None,
+        seen: Transform,
+    ) -> None:
+        self._settings, self._terms, self._test, self._seen = settings, terms, test, seen
+        flower = settings.flower
+        self.folder = RunFolder(Path(flower.folder or f"runs/{flower.job}").expanduser().resolve())
+        self.server = Server(
+            post, terms, settings.rules, steps=settings.steps, token=secrets.token_hex(8)
+        )
+        self._metrics_length, self._seconds = 0, 0.0
+        self._start()
+
+    def __iter__(self) -> Iterator[Row]:
+        """Train to the end; yield the metrics of each exchange."""
+        log.info("partavg: run folder %s", self.folder.path)
+        began, before = monotonic() - self._seconds, self.server.progress.step
+        with self.folder.open_metrics(self._metrics_length) as metrics:
+            for exchange in self.server:
+                row = self._row(exchange, before)
+                before = exchange.step
+                self._seconds = monotonic() - began
+                self._write(metrics, row)
+                self._save()
+                yield row
+        self._finish()
+
+    def model(self) -> nn.Module:
+        """The parts as they were last averaged; at the end u_K."""
+        mirror = self.server.mirror
+        return self._terms.model.module(mirror.params[0], mirror.buffers[0])
+
+    def _start(self) -> None:
+        """Begin a run folder, or go on in one."""
+        folder, resume = self.folder, self._settings.flower.resume
+        if folder.finished or (folder.exists and not resume):
+            state = "a finished run" if folder.finished else "an unfinished run"
+            remedy = "another flower.folder" if folder.finished else "flower.resume = true"
+            raise ValueError(f"{folder.path} holds {state}: use {remedy}")
+        saved = checkpoint.load(folder.checkpoints) if folder.exists else None
+        if saved is None:
+            folder.path.mkdir(parents=True, exist_ok=True)
+            config = replace(
+                self._settings.config, engine=replace(self._settings.config.engine, name="looped")
+            )
+            made_by = environment(config, "each client trains its own row")
+            write_json(folder.environment_path, {**made_by, "flwr": version("flwr")})
+            write_text(folder.config_path, self._settings.dump())
+            self._save()
+            return
+        if saved["digest"] != self._terms.digest():
+            raise ValueError(
+                f"{folder.path} was started with another model, partition or solver: resume with "
+                f"the same app and settings"
+            )
+        folder.check_metrics(saved["metrics_length"])
+        self.server.load(saved["server"])
+        self._metrics_length, self._seconds = saved["metrics_length"], saved["seconds"]
+        log.info("partavg: resuming after step %d", self.server.progress.step)
+
+    def _save(self) -> None:
+        checkpoint.save(
+            self.folder.checkpoints,
+            self.server.progress.turn,
+            {
+                "server": self.server.state(),
+                "digest": self._terms.digest(),
+                "metrics_length": self._metrics_length,
+                "seconds": self._seconds,
+            },
+        )
+
+    def _row(self, exchange: Exchange, before: int) -> Row:
+        members = self.server.roster
+        row: Row = {
+            "step": exchange.step,
+            "stage": exchange.stage,
+            "part": exchange.part,
+            "lr": self._settings.rate(max(1, exchange.step)),
+            "bytes": _mean([member.sent for member in members.values()]),
+            "messages": max((member.messages for member in members.values()), default=0),
+            "seconds": round(exchange.seconds, 4),
+            "clients": list(exchange.clients),
+            "away": {str(client): reason for client, reason in exchange.away.items()},
+            "sent": {str(client): member.sent for client, member in members.items()},
+            "received": {str(client): member.received for client, member in members.items()},
+        }
+        if exchange.loss is not None:
+            row["loss"] = exchange.loss
+        if exchange.discrepancy is not None:
+            row["discrepancy_due"] = exchange.discrepancy
+        every = self._settings.config.metrics.evaluate_every
+        wanted = every > 0 and exchange.step // every > before // every
+        if wanted or exchange.stage == "end":
+            row |= self._evaluated()
+        return row
+
+    def _evaluated(self) -> Row:
+        if self._test is None:
+            return {}
+        found = evaluate(self.model(), self._terms.model.criterion, self._test, self._seen)
+        row: Row = {"test_loss": found.loss}
+        return row if found.accuracy is None else {**row, "accuracy": found.accuracy}
+
+    def _write(self, metrics: TextIO, row: Row) -> None:
+        line = json.dumps(row) + "\n"
+        metrics.write(line)
+        metrics.flush()
+        os.fsync(metrics.fileno())
+        self._metrics_length += len(line.encode())
+
+    def _finish(self) -> None:
+        """Save the averaged model and the summary, which marks the end."""
+        torch.save(self.model().state_dict(), self.folder.model_path)
+        rows = list(self.folder.rows())
+        last = rows[-1]
+        times = [row["seconds"] for row in rows if row["stage"] == "exchange"]
+        members = self.server.roster
+        summary: dict[str, Any] = {
+            "steps": last["step"],
+            "scale": 1.0,
+            **{key: last[key] for key in last if key in ("accuracy", "test_loss")},
+            "bytes": last["bytes"],
+            "messages": last["messages"],
+            "seconds": round(self._seconds, 3),
+            "seconds_per_exchange": round(median(times), 4) if times else None,
+            "clients": {
+                str(client): {
+                    "samples": member.samples,
+                    "sent": member.sent,
+                    "received": member.received,
+                    "away": [{"step": step, "why": why} for step, why in member.away],
+                }
+                for client, member in sorted(members.items())
+            },
+        }
+        write_json(self.folder.summary_path, summary)
+        log.info("partavg: done; %s", self.folder.summary_path)
+
+
+def _mean(values: list[int]) -> int:
+    return round(sum(values) / len(values)) if values else 0

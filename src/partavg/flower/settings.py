@@ -1,0 +1,234 @@
+"""The settings of a Flower app, from its run config: the keys of a recipe, and `flower`."""
+
+import json
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import lru_cache
+from typing import Annotated, Any, Literal
+
+import torch
+from annotated_types import Ge, Gt
+from torch import nn
+
+from partavg import build
+from partavg.backends.flower.meeting import Rules
+from partavg.backends.flower.terms import Terms
+from partavg.backends.planner import Planner
+from partavg.config import Config, create
+from partavg.core.rates import Rate
+from partavg.core.schedule import Schedule
+from partavg.core.seeds import fold, seeded
+from partavg.engines.model import Loss, RowModel
+from partavg.tables import dump_sections, parse, section
+
+SECTIONS = ("training", "averaging", "solver", "lr_schedule", "participation", "metrics")
+"""Those of a recipe that a Flower app has; what they hold is in docs/recipes.md."""
+
+OWN = "app"
+"""The section that belongs to the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Federation:
+    """What only a federation has."""
+
+    job: str = "federation"
+    folder: str = ""
+    resume: bool = False
+    local_steps: Annotated[int, Ge(1)] | None = None
+    min_clients: Annotated[int, Ge(1)] | None = None
+    deadline: Annotated[float, Gt(0)] = 300.0
+    wait: Annotated[float, Ge(0)] = 60.0
+    patience: Annotated[float, Ge(0)] = 600.0
+    catch_up: Literal["parts", "whole"] = "parts"
+    max_samples: Annotated[int, Ge(1)] = 10_000_000
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", self.job):
+            raise ValueError(
+                f"flower.job = {self.job!r} names files on every node: use up to 64 letters, "
+                f"digits, '-', '_' and '.', a letter or digit first"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings of an app, checked."""
+
+    config: Config
+    flower: Federation = field(default_factory=Federation)
+
+    @classmethod
+    def read(cls, run_config: Mapping[str, Any]) -> "Settings":
+        """From a run config; any mistake is a ValueError of one sentence."""
+        return _read(json.dumps(dict(run_config), sort_keys=True))
+
+    @property
+    def schedule(self) -> Schedule:
+        """When parts are averaged."""
+        averaging = self.config.averaging
+        assert averaging.parts is not None
+        shuffle = self.config.training.seed if averaging.shuffle else None
+        return Schedule(averaging.interval, averaging.parts, shuffle)
+
+    @property
+    def local_steps(self) -> int:
+        """Steps between two exchanges."""
+        return self.schedule.interval // self.schedule.parts
+
+    @property
+    def steps(self) -> int:
+        """The budget."""
+        assert self.config.training.steps is not None
+        return self.config.training.steps
+
+    @property
+    def rate(self) -> Rate:
+        """The learning rate of each step."""
+        lengths = {"steps": Fraction(1)}
+        try:
+            rate: Rate = create(
+                "lr_schedule", self.config.lr_schedule, self.config.training.lr, self.steps, lengths
+            )
+        except KeyError:
+            raise ValueError(
+                "lr_schedule.unit = 'epochs' cannot be used: the server does not know how long an "
+                "epoch of all clients is; use steps"
+            ) from None
+        return rate
+
+    @property
+    def rules(self) -> Rules:
+        """Who may take part, and how long the others wait."""
+        flower, workers = self.flower, self.config.training.workers
+        return Rules(
+            clients=workers,
+            min_clients=flower.min_clients or min(2, self._active),
+            deadline=flower.deadline,
+            wait=flower.wait,
+            patience=flower.patience,
+            catch_up=flower.catch_up,
+            weights=self.config.averaging.weights,
+            max_samples=flower.max_samples,
+        )
+
+    def terms(self, model: Callable[[], nn.Module], loss: Loss, device: torch.device) -> Terms:
+        """What the server and all clients agree on; the model begins as the seed says."""
+        training, averaging = self.config.training, self.config.averaging
+        with seeded(fold(training.seed, "model"), torch.device("cpu")):
+            rows = RowModel(model(), loss, device)
+        planner = Planner(
+            rows.params,
+            rows.buffers,
+            averaging.partition,
+            averaging.buffers,
+            torch.ones(1),
+            build.participation(self.config),
+            seed=training.seed,
+        )
+        return Terms(rows, planner(self.schedule), build.solver(self.config))
+
+    def dump(self) -> str:
+        """The TOML text of the settings."""
+        sections = {name: getattr(self.config, name) for name in SECTIONS}
+        return dump_sections({**sections, "flower": self.flower})
+
+    @property
+    def _active(self) -> int:
+        who = build.participation(self.config)
+        return who.active if who else self.config.training.workers
+
+    def _check(self) -> None:
+        training, averaging = self.config.training, self.config.averaging
+        assert self.schedule.parts == averaging.parts
+        if training.epochs is not None or training.scale != 1:
+            raise ValueError(
+                "training.epochs and training.scale need all samples in one place: use "
+                "training.steps"
+            )
+        if averaging.delay or averaging.buffers == "recompute":
+            raise ValueError(
+                f"averaging.delay = {averaging.delay} and averaging.buffers = "
+                f"{averaging.buffers!r} cannot be used with Flower: use delay = 0, and part, every "
+                f"or local"
+            )
+        if not (self.flower.min_clients or 1) <= self._active:
+            raise ValueError(
+                f"flower.min_clients = {self.flower.min_clients} is more than the {self._active} "
+                f"clients that are active: use 1 to {self._active}"
+            )
+        self._check_participation()
+        build.solver(self.config)
+        self.rate(1)
+
+    def _check_participation(self) -> None:
+        who = build.participation(self.config)
+        if not who or not who.moves:
+            return
+        for key, value in (("participation.every", who.every), ("training.steps", self.steps)):
+            if value % self.local_steps:
+                raise ValueError(
+                    f"{key} = {value} is not a multiple of the {self.local_steps} steps between "
+                    f"two exchanges: clients can change only there"
+                )
+        if who.redistribution == "none" and self.config.solver.name not in ("sgd", "adam", "adamw"):
+            raise ValueError(
+                f"solver.name = {self.config.solver.name!r} needs what all clients have in common, "
+                f"which a client that pauses misses with participation.redistribution = 'none': "
+                f"use permute or average"
+            )
+
+
+@lru_cache(maxsize=8)  # a process of the simulation runtime gets a message per exchange and client
+def _read(run_config: str) -> Settings:
+    tables = _nested(json.loads(run_config))
+    federation: Federation = section(tables.pop("flower", {}), Federation, "flower")
+    tables["averaging"] = _interval(tables.get("averaging", {}), federation.local_steps)
+    settings = Settings(parse(tables), federation)
+    settings._check()
+    return settings
+
+
+def _nested(run_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables from dotted keys; names without a dot and those in `app` are the user's own."""
+    tables: dict[str, Any] = {}
+    for key, value in run_config.items():
+        first, *rest = key.split(".")
+        if not rest or first == OWN:
+            continue
+        if first not in (*SECTIONS, "flower"):
+            known = ", ".join((*SECTIONS, "flower", OWN))
+            raise ValueError(f"section {first!r} of {key!r} is not known: use {known}")
+        table = tables.setdefault(first, {})
+        for name in rest[:-1]:
+            table = table.setdefault(name, {})
+        table[rest[-1]] = _listed(value)
+    return tables
+
+
+def _listed(value: Any) -> Any:
+    """A list, which a run config cannot hold, may be written as text."""
+    if isinstance(value, str) and value.startswith("["):
+        try:
+            return tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            return value
+    return value
+
+
+def _interval(averaging: dict[str, Any], local_steps: int | None) -> dict[str, Any]:
+    """The interval that so many local steps between two exchanges make."""
+    if local_steps is None:
+        return averaging
+    parts, interval = averaging.get("parts", 1), averaging.get("interval")
+    if not isinstance(parts, int):
+        return averaging  # parse will say so
+    if interval not in (None, parts * local_steps):
+        raise ValueError(
+            f"flower.local_steps = {local_steps} and averaging.parts = {parts} make an interval of "
+            f"{parts * local_steps}, and averaging.interval = {interval}: leave one of them out"
+        )
+    return {**averaging, "parts": parts, "interval": parts * local_steps}

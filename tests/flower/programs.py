@@ -1,0 +1,202 @@
+"""Flower's own programs on free loopback ports, and nothing of them left behind."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.flower import keys, warm
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+
+APP = """
+from tests.flower import federation
+client = federation.client
+server = federation.app_server
+"""
+
+PROJECT = """
+[project]
+name = "federation"
+version = "1.0.0"
+description = "Tests"
+license = "Apache-2.0"
+dependencies = ["flwr>=1.41,<1.43"]
+[tool.flwr.app]
+publisher = "tests"
+[tool.flwr.app.components]
+serverapp = "app:server"
+clientapp = "app:client"
+[tool.flwr.app.config]
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def toml(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value).lower()
+
+
+class Programs:
+    """A SuperLink, SuperNodes and apps under one folder; close() ends them all."""
+
+    def __init__(self, folder: Path, *, quick: bool = True) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self._started: list[subprocess.Popen[bytes]] = []
+        self.environ = {
+            **os.environ,
+            "PATH": f"{folder}{os.pathsep}{BIN}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}",
+            "FLWR_HOME": str(folder / "home"),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "OMP_NUM_THREADS": "1",
+        }
+        (folder / "home").mkdir(parents=True)
+        keys.authority(folder)
+        if quick:
+            self.environ["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "0.1"
+            warm.install(folder)
+            self.start("warm", [sys.executable, "-m", "tests.flower.warm", str(folder)])
+
+    def start(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
+        """Start a program; what it says goes to a file."""
+        with (self.folder / f"{name}.log").open("ab") as log:
+            program = subprocess.Popen(
+                command, cwd=self.folder, env=self.environ, stdout=log, stderr=log,
+                stdin=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+        self._started.append(program)
+        return program
+
+    def superlink(self) -> None:
+        """A SuperLink with TLS that knows SuperNodes by their keys."""
+        command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port)]
+        command += ["--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.pem"]
+        command += ["--ssl-keyfile", "server.key", "--enable-supernode-auth"]
+        self.start("superlink", command)
+        text = f'[superlink.here]\naddress = "127.0.0.1:{self.port}"\n'
+        text += f'root-certificates = "{self.folder / "ca.crt"}"\n'
+        self._ready(text, ssl.create_default_context(cafile=str(self.folder / "ca.crt")))
+
+    def simulation(self, nodes: int) -> None:
+        """A SuperLink that simulates nodes."""
+        command = ["flower-superlink", "--insecure", "--simulation"]
+        self.start("superlink", [*command, "--host", "127.0.0.1", "--port", str(self.port)])
+        text = f'[superlink.here]\naddress = "127.0.0.1:{self.port}"\ninsecure = true\n'
+        text += f"options.num-supernodes = {nodes}\n"
+        text += "options.backend.client-resources.num-cpus = 1\n"
+        text += f"options.backend.init-args.num-cpus = {nodes}\n"
+        self._ready(text, None)
+
+    def _ready(self, connection: str, context: ssl.SSLContext | None) -> None:
+        (self.folder / "home" / "config.toml").write_text(connection)
+        url = f"{'https' if context else 'http'}://127.0.0.1:{self.port}/health"
+
+        def healthy() -> bool:
+            try:
+                return urllib.request.urlopen(url, context=context, timeout=5).status == 200
+            except OSError:
+                return False
+
+        self.wait(healthy, "the SuperLink", 200)
+
+    def register(self, name: str) -> None:
+        """Make a key and let the SuperLink know it."""
+        keys.node_key(self.folder / name)
+        self.flwr("supernode", "register", f"{name}.pub", "here")
+
+    def supernode(self, name: str, config: str, *options: str) -> subprocess.Popen[bytes]:
+        """A SuperNode with TLS and its key."""
+        command = ["flower-supernode", "--superlink", f"127.0.0.1:{self.port}"]
+        command += ["--host", "127.0.0.1", "--port", str(free_port()), "--node-config", config]
+        secure = ["--root-certificates", "ca.crt", "--auth-supernode-private-key", name]
+        return self.start(name, [*command, *(options or secure)])
+
+    def flwr(self, *arguments: str) -> str:
+        """Run flwr to its end."""
+        done = subprocess.run(
+            ["flwr", *arguments], cwd=self.folder, env=self.environ, capture_output=True,
+            text=True, timeout=250,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def app(self, settings: dict[str, Any], text: str = APP) -> Path:
+        """Write an app with settings of its own."""
+        folder = self.folder / f"app{len(list(self.folder.glob('app*')))}"
+        folder.mkdir()
+        (folder / "app.py").write_text(text)
+        lines = "\n".join(f"{key} = {toml(value)}" for key, value in settings.items())
+        (folder / "pyproject.toml").write_text(PROJECT + lines)
+        return folder
+
+    def run(self, app: Path, **overrides: Any) -> str:
+        """Hand an app to the SuperLink; the number of the run."""
+        extra = [f"{key.replace('__', '.')}={toml(value)}" for key, value in overrides.items()]
+        options = ["-c", " ".join(extra)] if extra else []
+        said = json.loads(self.flwr("run", str(app), "here", "--format", "json", *options))
+        assert said["success"], said
+        return str(said["run-id"])
+
+    def wait(self, done: Callable[[], object], what: str, seconds: float) -> None:
+        """Wait for something to happen; all logs are shown if it does not."""
+        ends = time.monotonic() + seconds
+        while not done():
+            if time.monotonic() > ends:
+                logs = {path.name: path.read_text()[-3000:] for path in self.folder.glob("*.log")}
+                raise AssertionError(
+                    f"{what} did not happen in {seconds} s\n"
+                    + "\n".join(f"== {name}\n{text}" for name, text in logs.items())
+                )
+            time.sleep(0.1)
+
+    def close(self) -> None:
+        """End every process that was started for this folder, by its id, then remove the folder."""
+        for _ in range(20):
+            found = self.processes()
+            if not found:
+                break
+            for number in found:
+                try:
+                    os.kill(number, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            time.sleep(0.1)
+        for program in self._started:
+            program.wait(10)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def processes(self, *words: str) -> list[int]:
+        """The processes of this folder with all these words in their commands.
+
+        Flower's programs outlive their parents; their environment tells whose they are.
+        """
+        mark = f"FLWR_HOME={self.folder / 'home'}".encode()
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                command = (entry / "cmdline").read_bytes().decode(errors="replace")
+                ours = mark in (entry / "environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if ours and all(word in command for word in words):
+                found.append(int(entry.name))
+        return found

@@ -1,0 +1,109 @@
+"""The app that `partavg flower new` writes, and the report of a federated run."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+from flwr.common.config import flatten_dict
+from tests import tasks
+from tests.flower.federation import federation, server
+from tests.flower.grid import FakeGrid
+
+from partavg.backends.flower.post import Post
+from partavg.evaluate import unchanged
+from partavg.flower.new import write_app
+from partavg.flower.run import FederatedRun
+from partavg.flower.settings import Settings
+
+
+def partavg(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "partavg", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=200)
+
+
+def test_the_app_trains_as_it_is(tmp_path: Path) -> None:
+    write_app(tmp_path / "My App")
+    config = flatten_dict(
+        tomllib.loads((tmp_path / "My App" / "pyproject.toml").read_text())["tool"]["flwr"]["app"][
+            "config"
+        ]
+    )
+    assert config["flower.job"] == "my-app"
+    config |= {"flower.folder": str(tmp_path / "run"), "training.steps": 60}
+    spec = importlib.util.spec_from_file_location("app", tmp_path / "My App" / "app.py")
+    assert spec
+    assert spec.loader
+    app = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(app)
+    nodes = {i: {"partition-id": i, "state-dir": str(tmp_path / f"node{i}")} for i in range(3)}
+    grid = FakeGrid(app.client, config, nodes)
+    settings = Settings.read(config)
+    terms = settings.terms(app.model, app.F.cross_entropy, torch.device("cpu"))
+    rows = list(FederatedRun(settings, terms, Post(grid), app.test(), unchanged))
+    assert rows[-1]["accuracy"] > 0.5
+    assert [row["stage"] for row in rows] == ["exchange"] * 12 + ["end"]
+
+
+def test_the_command_writes_it_once(tmp_path: Path) -> None:
+    done = partavg("flower", "new", "fashion", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "fashion" / "app.py").exists()
+    again = partavg("flower", "new", "fashion", cwd=tmp_path)
+    assert again.returncode == 2
+    assert again.stderr == "partavg: fashion/app.py is there already: use a new folder\n"
+
+
+def test_without_flower_a_sentence_says_how_to_install_it(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['flwr'] = None; from partavg.cli import main; main()"
+    command = [sys.executable, "-c", code, "flower", "new", "fashion"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "partavg: partavg.flower needs Flower, which is not installed: "
+        "pip install 'partavg[flower]'\n"
+    )
+
+
+def test_a_federated_run_next_to_a_simulated_one(tmp_path: Path) -> None:
+    for _ in tasks.run(tmp_path / "simulated"):
+        pass
+    grid = federation(tmp_path, {})
+    grid.fault = lambda client, message: (
+        "late" if client == 1 and message.metadata.group_id == "2" else None
+    )
+    for _ in server(grid):
+        pass
+    done = partavg("report", "simulated", "run", "--out", "both.html", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "both.html").read_text()
+    assert "run: client 1</th><td>20</td>" in page
+    assert "discrepancy of a part just before it is averaged" in page
+    assert "Accuracy of the averaged model" in page
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert [entry["step"] for entry in summary["clients"]["1"]["away"]] == [2]
+    for name in ("config.toml", "environment.json", "model.pt"):
+        assert (tmp_path / "run" / name).exists()
+
+
+def test_a_report_of_nothing_is_refused(tmp_path: Path) -> None:
+    done = partavg("report", "nowhere", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "holds no finished run" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_node_must_say_where_it_keeps_its_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from partavg.flower.memory import memory_of
+
+    monkeypatch.delitem(sys.modules, "ray", raising=False)
+    grid = federation(tmp_path, {})
+    grid.contexts[100].node_config = {"partition-id": 0}
+    with pytest.raises(ValueError, match="does not say where to keep its model"):
+        memory_of(grid.contexts[100], "job")

@@ -1,0 +1,81 @@
+"""A federation of one-row clients is the simulator, number for number."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.flower.federation import (
+    PERIODIC,
+    SOLVERS,
+    assert_equal,
+    federation,
+    server,
+    simulation,
+)
+
+
+def assert_the_same(tmp_path: Path, changes: dict[str, Any]) -> None:
+    run = server(federation(tmp_path, changes))
+    for _ in run:
+        pass
+    assert_equal(run.model(), simulation(changes).consensus())
+
+
+@pytest.mark.parametrize("scheme", ["periodic", "partial"])
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_federation_is_the_simulation(tmp_path: Path, solver: str, scheme: str) -> None:
+    assert_the_same(tmp_path, SOLVERS[solver] | (PERIODIC if scheme == "periodic" else {}))
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "weights by samples": {"averaging.weights": "samples", "solver.momentum": 0.9},
+    "two local steps": {"averaging.parts": 2, "solver.momentum": 0.9},
+    "statistics with every part": {"averaging.buffers": "every"},
+    "steps left at the end": {"averaging.parts": 2, "training.steps": 11},
+    "fednova": {"solver.name": "fednova", "solver.base.momentum": 0.9},
+    "vrl_sgd": {"solver.name": "vrl_sgd"},
+    "fedadam": {"solver.name": "fedadam", "solver.base.momentum": 0.9},
+    "adamw": {"solver.name": "adamw"},
+    "shuffled parts": {"averaging.shuffle": True, "training.steps": 16},
+    "blocks": {"averaging.partition": "blocks"},
+    "a learning rate that decays": {"lr_schedule.name": "step", "lr_schedule.at": "[3, 8]"},
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_whatever_the_settings(tmp_path: Path, what: str) -> None:
+    assert_the_same(tmp_path, OTHERS[what])
+
+
+CHANGING = {
+    "participation.fraction": 0.67,
+    "participation.every": 6,
+    "averaging.interval": 4,
+    "averaging.parts": 2,
+    "training.steps": 24,
+    "averaging.buffers": "every",
+}
+
+
+@pytest.mark.parametrize("solver", ["sgd", "scaffold", "vrl_sgd", "fednova"])
+@pytest.mark.parametrize("redistribution", ["permute", "average"])
+def test_clients_that_take_turns(tmp_path: Path, redistribution: str, solver: str) -> None:
+    """Momentum stays with the client here and with the model in the simulator: none, then."""
+    changes = {**CHANGING, "participation.redistribution": redistribution, "solver.name": solver}
+    assert_the_same(tmp_path, changes)
+
+
+def test_each_goes_on_with_its_own(tmp_path: Path) -> None:
+    """Redistribution "none": who returns gets nothing but the parts averaged from then on."""
+    grid = federation(tmp_path, {**CHANGING, "participation.redistribution": "none"})
+    rows = list(server(grid))
+    assert [row["stage"] for row in rows].count("redistribution") == 3
+    assert not any(row["away"] for row in rows)
+    orders = [(client, message.content["order"]) for client, message, _ in grid.log]
+    seen: set[int] = set()
+    for client, order in orders:
+        if order.get("send") == "part" and order["start"] in (6, 12, 18):
+            known = client in seen
+            assert (order["bring"] == "whole") == (not known)
+        if order.get("send") == "part":
+            seen.add(client)

@@ -1,0 +1,93 @@
+"""Killed at any moment, nothing that was averaged is lost."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from tests.flower.federation import SOLVERS, assert_equal, federation, model, server
+from tests.flower.grid import FakeGrid
+
+from partavg.folder import RunFolder
+
+CHANGES = {**SOLVERS["scaffold"], "training.steps": 16, "flower.deadline": 100.0}
+ROOT = Path(__file__).parents[2]
+
+
+def resume(folder: Path) -> None:
+    """Train in this process, from wherever it is."""
+    import tests.flower.conftest  # noqa: F401
+
+    for _ in server(federation(folder, CHANGES), **{"flower.resume": True}):
+        pass
+
+
+@pytest.mark.timeout(300)
+def test_a_federation_killed_again_and_again_is_the_same_to_the_bit(tmp_path: Path) -> None:
+    """Server and clients die together, twice; each time as soon as something was averaged."""
+    run = server(federation(tmp_path / "whole", CHANGES))
+    for _ in run:
+        pass
+    folder = RunFolder(tmp_path / "killed" / "run")
+    command = [sys.executable, "-c", "import sys; from tests.flower import test_kills as t; "]
+    command[-1] += "from pathlib import Path; t.resume(Path(sys.argv[1]))"
+    for wanted in (2, 9, None):
+        process = subprocess.Popen(
+            [*command, str(tmp_path / "killed")], cwd=ROOT, stderr=subprocess.DEVNULL
+        )
+        while process.poll() is None:
+            lines = (
+                folder.metrics_path.read_bytes().count(b"\n")
+                if folder.exists and folder.metrics_path.exists()
+                else 0
+            )
+            if wanted and lines >= wanted:
+                process.send_signal(signal.SIGKILL)
+            time.sleep(0.002)
+        assert process.returncode == (-signal.SIGKILL if wanted else 0)
+    rows = list(folder.rows())
+    assert [row["step"] for row in rows] == [*range(1, 17), 16]
+    trained = model()
+    trained.load_state_dict(torch.load(folder.model_path, weights_only=True))
+    assert_equal(trained, run.model(), tolerance=0)
+    assert not any(row["away"] for row in rows)
+
+
+def test_an_order_is_carried_out_once(tmp_path: Path) -> None:
+    """The same message again: the same answer, and no more steps."""
+    grid: FakeGrid = federation(tmp_path, CHANGES)
+    for _ in zip(range(3), server(grid), strict=False):
+        pass
+    client, message, reply = grid.log[-1]
+    files = {path: path.stat().st_mtime_ns for path in (tmp_path / f"node{client}").rglob("*.pt")}
+    grid._deliver(message)
+    again = grid.log[-1][2]
+    assert again.content["part"]["part"].data == reply.content["part"]["part"].data
+    assert dict(again.content["reply"]) == pytest.approx(dict(reply.content["reply"]), nan_ok=True)
+    assert files == {path: path.stat().st_mtime_ns for path in files}
+
+
+def test_a_damaged_state_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
+    run = server(federation(tmp_path, CHANGES))
+    rows = [row for row, _ in zip(run, range(6), strict=False)]
+    newest = max((tmp_path / "node1").rglob("step-*.pt"))
+    with newest.open("r+b") as file:
+        file.truncate(newest.stat().st_size // 2)
+    with pytest.warns(UserWarning, match="is damaged"):
+        rows = list(server(federation(tmp_path, CHANGES), **{"flower.resume": True}))
+    assert "does not have its state" in rows[0]["away"]["1"]
+    assert all(1 in row["clients"] for row in rows[1:])
+
+
+def test_a_job_begun_anew_does_not_find_the_old_state(tmp_path: Path) -> None:
+    grid = federation(tmp_path, CHANGES)
+    first = server(grid)
+    for _ in first:
+        pass
+    second = server(grid, **{"flower.folder": str(tmp_path / "second")})
+    for _ in second:
+        pass
+    assert_equal(second.model(), first.model(), tolerance=0)

@@ -1,0 +1,154 @@
+"""Flower's real programs: its simulation runtime; SuperLink and SuperNodes with TLS and keys."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.flower.federation import (
+    BASE,
+    CLIENTS,
+    PERIODIC,
+    SOLVERS,
+    assert_equal,
+    model,
+    simulation,
+)
+from tests.flower.programs import Programs
+
+from partavg.folder import Row, RunFolder
+
+REAL = {**BASE, "flower.deadline": 100.0, "flower.wait": 300.0, "flower.patience": 300.0}
+SHORT = {"training.steps": 8, "averaging.parts": 2}
+
+
+def assert_the_same(folder: RunFolder, changes: dict[str, Any]) -> None:
+    trained = model()
+    trained.load_state_dict(torch.load(folder.model_path, weights_only=True))
+    assert_equal(trained, simulation(changes).consensus())
+
+
+def rows(folder: RunFolder) -> list[Row]:
+    """The metrics so far; the last line may be on its way."""
+    if not folder.metrics_path.exists():
+        return []
+    lines = folder.metrics_path.read_text().split("\n")[:-1]
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.timeout(500)
+def test_the_simulation_runtime_is_the_simulation(tmp_path: Path) -> None:
+    programs = Programs(tmp_path / "f")
+    changes = SOLVERS["scaffold"]
+    folder = RunFolder(tmp_path / "run")
+    try:
+        programs.simulation(CLIENTS)
+        programs.run(programs.app({**REAL, **changes, "flower.folder": str(folder.path)}))
+        programs.wait(lambda: folder.finished, "the run", 400)
+    finally:
+        programs.close()
+    assert_the_same(folder, changes)
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
+    """A SuperLink with TLS and three SuperNodes that it knows by their keys."""
+    made = Programs(tmp_path_factory.mktemp("flower") / "f")
+    try:
+        made.superlink()
+        for client in range(CLIENTS):
+            made.register(f"node{client}")
+            supernode(made, client)
+        yield made
+    finally:
+        made.close()
+
+
+def supernode(programs: Programs, client: int, *options: str) -> subprocess.Popen[bytes]:
+    state = programs.folder / f"state{client}"
+    config = f'partition-id={client} state-dir="{state}"'
+    return programs.supernode(f"node{client}", config, *options)
+
+
+@pytest.mark.timeout(500)
+def test_periodic_averaging_over_tls_is_the_simulation(programs: Programs) -> None:
+    changes = {**SOLVERS["fedprox"], **PERIODIC, "training.steps": 8}
+    folder = RunFolder(programs.folder / "periodic")
+    settings = {"flower.folder": str(folder.path), "flower.job": "periodic"}
+    programs.run(programs.app({**REAL, **changes, **settings}))
+    programs.wait(lambda: folder.finished, "the run", 400)
+    assert_the_same(folder, changes)
+
+
+@pytest.mark.timeout(500)
+def test_a_server_killed_and_started_again_is_the_simulation_still(programs: Programs) -> None:
+    changes = {**SOLVERS["sgd with momentum"], **SHORT}
+    folder = RunFolder(programs.folder / "partial")
+    settings = {"flower.folder": str(folder.path), "flower.job": "partial", "flower.resume": False}
+    app = programs.app({**REAL, **changes, **settings})
+    programs.run(app)
+    programs.wait(lambda: len(rows(folder)) >= 2, "the second exchange", 300)
+    for number in programs.processes("flwr-serverapp"):
+        os.kill(number, signal.SIGKILL)
+    before = len(rows(folder))
+    programs.run(app, flower__resume=True)
+    programs.wait(lambda: folder.finished, "the run", 300)
+    assert 2 <= before <= 4
+    assert [row["step"] for row in rows(folder)] == [2, 4, 6, 8, 8]
+    assert_the_same(folder, changes)
+
+
+@pytest.mark.timeout(500)
+def test_a_client_killed_and_returned(programs: Programs) -> None:
+    folder = RunFolder(programs.folder / "killed")
+    settings = {
+        **REAL,
+        "training.steps": 12,
+        "averaging.interval": 2,
+        "averaging.parts": 2,
+        "flower.folder": str(folder.path),
+        "flower.job": "killed",
+        "flower.deadline": 20.0,
+        "flower.min_clients": 2,
+    }
+    programs.run(programs.app(settings))
+    programs.wait(lambda: rows(folder), "the first exchange", 300)
+    for number in programs.processes("flower-supernode", "node2"):
+        os.kill(number, signal.SIGKILL)
+    programs.wait(lambda: any("2" in row["away"] for row in rows(folder)), "its absence", 200)
+    again = [supernode(programs, 2)]
+
+    def returned() -> bool:
+        if again[-1].poll() is not None:  # its key is refused as long as it is thought to be there
+            again.append(supernode(programs, 2))
+        last = rows(folder)[-1]
+        return folder.finished or 2 in last["clients"]
+
+    programs.wait(returned, "its return", 200)
+    programs.wait(lambda: folder.finished, "the run", 300)
+    seen = [2 in row["clients"] for row in rows(folder)]
+    assert seen[0]
+    assert False in seen
+    assert seen[-1]
+    away = folder.summary()["clients"]["2"]["away"]
+    assert [entry["step"] for entry in away] == [
+        row["step"] for row in rows(folder) if 2 not in row["clients"]
+    ]
+
+
+@pytest.mark.timeout(300)
+def test_strangers_are_refused(programs: Programs) -> None:
+    from tests.flower import keys
+
+    keys.node_key(programs.folder / "node9")
+    unknown = supernode(programs, 9)
+    plain = supernode(programs, 8, "--insecure", "--max-retries", "2")
+    keyless = supernode(programs, 7, "--root-certificates", "ca.crt")
+    for program in (unknown, plain, keyless):
+        assert program.wait(250) != 0
+    assert "2004" in (programs.folder / "node9.log").read_text()

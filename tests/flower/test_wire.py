@@ -1,0 +1,95 @@
+"""What travels, to the byte."""
+
+import logging
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from flwr.app import Context, Error, Message, RecordDict
+from tests.flower.federation import federation, server
+from tests.flower.grid import FakeGrid
+from torch import nn
+from torch.nn import functional as F
+
+from partavg.backends.flower import wire
+from partavg.backends.flower.post import Post
+from partavg.flower import client_app
+from partavg.flower.run import FederatedRun
+from partavg.flower.settings import Settings
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_numbers_arrive_as_they_were(dtype: torch.dtype) -> None:
+    numbers = torch.randn(1000).to(dtype)
+    content = wire.parcel(wire.REPLY, wire.Reply(1, 2, 3), wire.pack(numbers))
+    assert torch.equal(wire.unpack(content, 1000, dtype), numbers)
+    assert wire.read(content, wire.REPLY, wire.Reply).samples == 3
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+def test_an_exchange_costs_its_part_and_little_more(tmp_path: Path, parts: int) -> None:
+    """d / P parameters and less than 2 KB and 1 %, each way."""
+
+    def model() -> nn.Module:
+        return nn.Linear(500, 200, bias=False)
+
+    def data(context: Context) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.randn(4, 500), torch.randint(0, 200, (4,))
+
+    config = {
+        "training.workers": 2, "training.steps": 8, "averaging.interval": 4,
+        "averaging.parts": parts, "flower.folder": str(tmp_path / "run"),
+    }  # fmt: skip
+    nodes = {i: {"partition-id": i, "state-dir": str(tmp_path / f"{i}")} for i in range(2)}
+    grid = FakeGrid(client_app(model, F.cross_entropy, data), config, nodes)
+    settings = Settings.read(config)
+    terms = settings.terms(model, F.cross_entropy, torch.device("cpu"))
+    rows = list(FederatedRun(settings, terms, Post(grid), None, lambda inputs: inputs))
+    part = 4 * 500 * 200 / parts
+    for before, after in pairwise(rows[:-1]):
+        for way in ("sent", "received"):
+            spent = after[way]["0"] - before[way]["0"]
+            assert part < spent < 1.01 * part + 2048
+
+
+class Silent(FakeGrid):
+    """A grid where a node never answers, and looking for its answer blocks."""
+
+    def pull_messages(self, message_ids: list[str]) -> list[Message]:  # type: ignore[override]
+        if message_ids[0].endswith("100"):
+            time.sleep(0.2)
+            return []
+        return list(super().pull_messages(message_ids))
+
+
+def test_silence_ends_at_the_deadline_and_delays_nobody_else(tmp_path: Path) -> None:
+    usual = federation(tmp_path, {})
+    grid = Silent(usual._app, {}, {})
+    grid.contexts = usual.contexts
+    content = RecordDict({wire.ORDER: wire.parcel(wire.ORDER, wire.Reply(0, 0, 0))[wire.ORDER]})
+    answers, began = [], time.monotonic()
+    for answer in Post(grid).ask(dict.fromkeys((100, 101, 102), content), "query.partavg", 0, 3.0):
+        answers.append((answer.node, answer.problem, time.monotonic() - began))
+    assert sorted(node for node, _, _ in answers[:2]) == [101, 102]
+    assert answers[2][:2] == (100, "it did not answer within 3 s")
+    assert 2.9 < answers[2][2] < 30
+
+
+def test_an_error_without_a_reason_is_still_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    grid = federation(tmp_path, {"training.steps": 2, "averaging.parts": 2})
+    grid.after = lambda client, reply: (
+        Message(Error(8), reply_to=_asked(reply)) if client == 2 else reply
+    )
+    with caplog.at_level(logging.WARNING, "flwr"):
+        list(server(grid))
+    assert "cannot join: error 8: no reason given" in caplog.text
+
+
+def _asked(reply: Message) -> Message:
+    asked = Message(RecordDict(), dst_node_id=reply.metadata.src_node_id, message_type="query")
+    asked.metadata.__dict__["_message_id"] = reply.metadata.reply_to_message_id
+    return asked
