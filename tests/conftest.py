@@ -18,6 +18,14 @@ settings.register_profile("partavg", deadline=None, max_examples=60)
 settings.load_profile("partavg")
 
 
+_LONG = ("test_runtimes", "test_torchrun", "test_ranks", "test_replicas", "test_attach")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first, so that no worker is left alone with them at the end."""
+    items.sort(key=lambda item: item.path.stem not in _LONG)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record", action="store_true", help="rewrite tests/regression/*.json")
 

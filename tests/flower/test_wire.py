@@ -80,7 +80,7 @@ def test_silence_ends_at_the_deadline_and_delays_nobody_else(tmp_path: Path) -> 
 def test_an_error_without_a_reason_is_still_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    grid = federation(tmp_path, {"training.steps": 2, "averaging.parts": 2})
+    grid = federation(tmp_path, {"training.steps": 2, "averaging.parts": 2, "flower.wait": 0.5})
     grid.after = lambda client, reply: (
         Message(Error(8), reply_to=_asked(reply)) if client == 2 else reply
     )

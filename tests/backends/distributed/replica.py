@@ -22,7 +22,7 @@ INTERVAL, SIZE = 3, 6
 
 def main(number: int, lighthouse: str, start: float, stop: Path) -> None:
     store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-    limit = timedelta(seconds=20)
+    limit = timedelta(seconds=60)
     manager = Manager(
         pg=ProcessGroupGloo(timeout=timedelta(seconds=10)),
         load_state_dict=None,
