@@ -69,6 +69,8 @@ class Replicas(Link):
         self._manager.start_quorum()
         if not self._workers.step:
             self._open = False
+            # All must have been told the step before anybody commits, who then tells no more.
+            self._manager.allreduce(self._workers.params.new_zeros(1)).wait()
             self._manager.should_commit()
         return self._open
 

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from partavg.core.layout import Layout
 from partavg.core.partition import Span
@@ -142,7 +141,7 @@ def _buffer(home: nn.Module, key: str) -> Tensor:
 
 
 def _check(name: str, tensor: Tensor) -> None:
-    if isinstance(tensor, DTensor):
+    if hasattr(tensor, "placements"):  # a DTensor, whose import would take most of a second
         raise ValueError(
             f"tensor {name!r} is sharded over processes: attach needs whole tensors, so use DDP "
             f"instead of FSDP inside a machine"
