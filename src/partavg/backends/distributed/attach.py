@@ -90,15 +90,13 @@ def attach(
         agree(groups, {}, error)
         raise
     agree(groups, facts)
+    link: Link
     if manager:
-        replicas = Replicas(manager, row, weight, facts)
-        course = Course(schedule, adapt, replace(planner, share=weight))
-        averager = Averager(row, optimizer, course, own, replicas)
-        if replicas.join():
-            averager.join()
-        return averager
-    share = weight / _sum(weight, groups)
-    link, inside = _links(groups, group, wire, share)
+        share, inside = weight, None  # of those alive, found out with every message
+        link = Replicas(manager, row, weight, facts)
+    else:
+        share = weight / _sum(weight, groups)
+        link, inside = _links(groups, group, wire, share)
     _start_alike(model, groups)
     course = Course(schedule, adapt, replace(planner, share=share))
     rolls = [RollCall.of(peers) for peers in groups]

@@ -58,6 +58,9 @@ class Averager:
             if corrects_gradients(solver):
                 self._hooks.append(optimizer.register_step_pre_hook(self._before))
             self._hooks.append(optimizer.register_step_post_hook(self._after))
+        if link.join():
+            with torch.no_grad():
+                self._average_due()
 
     def __enter__(self) -> Self:
         return self
@@ -97,11 +100,6 @@ class Averager:
             self._average_inside()
             self._average_due()
             self._adapt(rate)
-
-    def join(self) -> None:
-        """Take part in what the others average just now; then go on from their step."""
-        with torch.no_grad():
-            self._average_due()
 
     def see(self, loss: Tensor | float) -> None:
         """Tell the loss of the step that comes, where the interval adapts to it."""

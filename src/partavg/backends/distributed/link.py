@@ -29,6 +29,10 @@ class Link:
         self.count(message.nbytes)
         return lambda: message
 
+    def join(self) -> bool:
+        """Meet the others; whether they are in the middle of averaging the part of a step."""
+        return False
+
     def at(self, step: int, *, leaving: bool = False) -> None:
         """Messages from now on are about this step; or this rank asks for the consensus."""
         for register in self.registers:

@@ -64,7 +64,7 @@ class Replicas(Link):
         manager.register_state_dict_fn("partavg", self._take_step, self._give_step)
 
     def join(self) -> bool:
-        """Meet the others; whether they are in the middle of averaging the part of a step."""
+        """Meet those alive, who tell this replica their step if it returns."""
         self._open = True
         self._manager.start_quorum()
         if not self._workers.step:
