@@ -114,6 +114,33 @@ def test_a_run_that_stopped_anywhere_resumes_to_the_same_end(
     assert finish(resumed) == expected
 
 
+@pytest.mark.parametrize("stop", [1, 3, 5])
+def test_metrics_that_come_late_are_the_same(tmp_path: Path, stop: int) -> None:
+    """As on a GPU, which goes on while the host reads."""
+    expected = finish(tasks.run(tmp_path / "whole"))
+    late = tasks.run(tmp_path / "late")
+    late.lag = 2
+    assert [row["step"] for row in late] == list(range(1, 13))
+    assert outcome(tmp_path / "late") == expected
+    broken = tasks.run(tmp_path / "broken")
+    broken.lag = 2
+    for row in broken:
+        if row["step"] == stop:
+            break
+    broken.save()
+    resumed = tasks.run(tmp_path / "broken", resume=True)
+    assert resumed.step >= stop
+    assert finish(resumed) == expected
+
+
+def test_a_loss_that_is_seen_late_is_blamed_on_its_step(tmp_path: Path) -> None:
+    run = tasks.run(tmp_path / "run", training={"lr": 1e30}, checkpoints={"every": 0})
+    run.lag = 2
+    with pytest.raises(Diverged, match="not finite at step 1:"):
+        for _ in run:
+            pass
+
+
 def test_a_damaged_checkpoint_costs_steps_but_not_the_result(tmp_path: Path) -> None:
     expected = finish(tasks.run(tmp_path / "whole"))
     broken = tasks.run(tmp_path / "broken")

@@ -195,7 +195,7 @@ def device(config: Config, team: Team | None = None) -> torch.device:
         probe.item()
         if probe.is_cuda and team and team.size > 1:
             torch.cuda.set_device(probe.device)  # kernels and collectives go there by default
-        return probe.device
+        return torch.device(name)  # as it is called, so that a run can be resumed by that name
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"engine.device = {name!r} cannot be used: {reason}; use cpu") from None

@@ -3,6 +3,7 @@
 from time import perf_counter
 
 import torch
+from torch import Tensor
 
 from partavg.backends.simulate import Simulation
 from partavg.config import Metrics
@@ -30,6 +31,35 @@ class Stopwatch:
         self._phase, self._began = phase, now
 
 
+class Measured:
+    """A row of metrics; some of its numbers may still be on their way from a GPU.
+
+    Nothing waits for them until they are asked for: a GPU can go on with the next step.
+    """
+
+    def __init__(self, row: Row, numbers: dict[str, Tensor]) -> None:
+        self._row = row
+        self._numbers = numbers
+        self._sent: torch.cuda.Event | None = None
+        if any(tensor.is_cuda for tensor in numbers.values()):
+            self._numbers = {name: _on_the_way(tensor) for name, tensor in numbers.items()}
+            self._sent = torch.cuda.Event()
+            self._sent.record()
+
+    def row(self) -> Row:
+        """The row with all its numbers."""
+        if self._sent:
+            self._sent.synchronize()
+        for name, tensor in self._numbers.items():
+            self._row[name] = tensor.tolist()
+        return self._row
+
+
+def _on_the_way(tensor: Tensor) -> Tensor:
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return host.copy_(tensor, non_blocking=True)
+
+
 class Meter:
     """Turns the records of a simulation into rows of metrics, and keeps the time if asked."""
 
@@ -51,27 +81,29 @@ class Meter:
             self._round_losses = self._measure_round()
         self._lap(phase)
 
-    def row(self, record: Record) -> Row:
-        """What was measured after a step; not all of it need be finite."""
+    def measure(self, record: Record) -> Measured:
+        """What is known after a step; not all of it need be finite."""
         metrics, step = self._metrics, record.step
+        numbers = {"loss": self._simulation.mean_loss(record.losses)}
+        if due(step, metrics.discrepancy_every):
+            columns = self._simulation.columns_apart()
+            numbers["discrepancy"] = columns.sum()
+            if metrics.discrepancy_parts:
+                numbers["discrepancy_parts"] = self._simulation.per_part(columns)
         row: Row = {
             "step": step,
-            "loss": self._simulation.mean_loss(record.losses),
+            "loss": None,
             "lr": record.lr,
             "bytes": record.bytes,
             "messages": record.messages,
+            **dict.fromkeys(numbers),
         }
-        if due(step, metrics.discrepancy_every):
-            total, parts = self._simulation.discrepancy()
-            row["discrepancy"] = total
-            if metrics.discrepancy_parts:
-                row["discrepancy_parts"] = parts
         if step == self._steps or due(step, metrics.evaluate_every):
             test = self._simulation.evaluate(self._data.test)
             row |= {"accuracy": test.accuracy, "test_loss": test.loss, **self._local_accuracy()}
         row |= self._round_losses
         self._round_losses = {}
-        return row
+        return Measured(row, numbers)
 
     def train_loss(self) -> float:
         """The loss of the averaged model on all training samples."""

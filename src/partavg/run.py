@@ -2,11 +2,12 @@
 
 import json
 import os
+from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from time import perf_counter
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from partavg.config import Config
 from partavg.core.loop import Record
 from partavg.data.dataset import Dataset
 from partavg.folder import Row, RunFolder, write_json
-from partavg.measure import Meter, due, finite
+from partavg.measure import Measured, Meter, due, finite
 from partavg.tables import settings
 
 
@@ -63,6 +64,10 @@ class Run:
         self.engine_reason = engine.reason
         self._metrics_length = 0
         self._seconds = 0.0
+        self._late: deque[tuple[Record, Measured]] = deque()
+        self._rows: deque[Row] = deque()
+        self.lag = 2 if device.type == "cuda" else 0
+        """Steps that may be begun before the metrics of one are read: a GPU never waits for us."""
         if resuming:
             self._restore()
         self.team.first(lambda: self._write_start(resuming))
@@ -80,20 +85,26 @@ class Run:
     def __iter__(self) -> Iterator[Row]:
         """Train to the end; yield the metrics of each step. Stop between rows to `save`."""
         began = perf_counter() - self._seconds
-        with self._open_metrics() as metrics:
+        with self._open_metrics() as self._metrics:
             if self.step == 0:
                 self.save()
             for record in self._simulation.train(self.steps, self._meter.watch):
-                row = self._measure(record)
-                self._write(metrics, row)
+                self._late.append((record, self._meter.measure(record)))
+                self._receive(self.lag if record.step < self.steps else 0)
                 self._seconds = perf_counter() - began
                 if due(record.step, self.config.checkpoints.every):
                     self.save()
-                yield row
+                while self._rows:
+                    try:
+                        yield self._rows.popleft()
+                    except GeneratorExit:  # the caller stops here
+                        self._receive()
+                        raise
         self._finish()
 
     def save(self) -> None:
         """Write a checkpoint of the present step."""
+        self._receive()
         self._check_finite(self._simulation.largest(), "a parameter", self.step)
         workers = self._simulation.state()
         if self._writes:
@@ -130,28 +141,34 @@ class Run:
         self._seconds = about["seconds"]
         self._meter.timings.update(about["timings"])
 
-    def _measure(self, record: Record) -> Row:
+    def _receive(self, lag: int = 0) -> None:
+        """Check and write the rows of all steps but the last few."""
+        while len(self._late) > lag:
+            record, measured = self._late.popleft()
+            row = measured.row()
+            if not finite(row):
+                self._blame(record)
+            self._write(row)
+            self._rows.append(row)
+
+    def _blame(self, record: Record) -> NoReturn:
+        """Say what is not finite."""
         self._check_finite(record.losses, "the loss", record.step)
-        row = self._meter.row(record)
-        if not finite(row):
-            squares = self._simulation.largest().square()
-            self._check_finite(squares, "the square of a parameter", record.step)
-            raise Diverged(
-                f"the averaged model is not finite at step {record.step}: {self._rescue()}"
-            )
-        return row
+        squares = self._simulation.largest().square()
+        self._check_finite(squares, "the square of a parameter", record.step)
+        raise Diverged(f"the averaged model is not finite at step {record.step}: {self._rescue()}")
 
     def _open_metrics(self) -> AbstractContextManager[TextIO | None]:
         return self.folder.open_metrics(self._metrics_length) if self._writes else nullcontext()
 
-    def _write(self, metrics: TextIO | None, row: Row) -> None:
-        if metrics:
+    def _write(self, row: Row) -> None:
+        if self._metrics:
             line = json.dumps(row) + "\n"
-            metrics.write(line)
-            metrics.flush()
+            self._metrics.write(line)
+            self._metrics.flush()
             self._metrics_length += len(line)
             if due(row["step"], self.config.checkpoints.every):
-                os.fsync(metrics.fileno())
+                os.fsync(self._metrics.fileno())
 
     def _finish(self) -> None:
         """Save the last step, the averaged model and the summary; the summary marks the end."""

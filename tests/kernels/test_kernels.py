@@ -17,6 +17,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 from partavg.engines.fused import wide
 from partavg.engines.fused.conv_triton import images
 from partavg.kernels import sums
+from partavg.kernels.cast import cast
 
 SPANS = ((3, 10), (100, 2500), (5000, 6000))
 
@@ -32,6 +33,16 @@ def test_sums_of_spans_and_their_way_back() -> None:
         place += b - a
     sums.spread_(rows, SPANS, out)
     assert torch.equal(rows, expected)
+
+
+def test_squared_distances() -> None:
+    rows, center = torch.randn(5, 2500)[:, 7:], torch.randn(2493)
+    torch.testing.assert_close(sums.squares(rows, center), (rows - center).square().sum(0))
+
+
+def test_rows_in_another_precision() -> None:
+    weight = torch.randn(3, 9000)[:, 5:8405].view(3, 70, 120)
+    assert torch.equal(cast(weight, torch.float16), weight.half())
 
 
 @pytest.mark.parametrize(

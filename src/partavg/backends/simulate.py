@@ -189,7 +189,7 @@ class Simulation:
                 watch=watch,
             ):
                 losses = self._team.ended(record.step, record.losses, self.active)
-                course.see(workers, self._all_weights @ losses, record.lr)
+                course.see(workers, self.mean_loss(losses), record.lr)
                 yield record._replace(losses=losses)
 
     def state(self) -> dict[str, Any]:
@@ -236,15 +236,22 @@ class Simulation:
 
     def discrepancy(self) -> Discrepancy:
         """How far the workers are apart, in total and per part."""
-        columns = average.discrepancy(self.workers.params, self._weights, self._team.reduce)
+        columns = self.columns_apart()
+        return Discrepancy(float(columns.sum()), self.per_part(columns).tolist())
+
+    def columns_apart(self) -> Float[Tensor, "d"]:
+        """The discrepancy per column, for those who do not want to wait for a GPU."""
+        return average.discrepancy(self.workers.params, self._weights, self._team.reduce)
+
+    def per_part(self, columns: Float[Tensor, "d"]) -> Float[Tensor, "p"]:
+        """Sum a value per column over the columns of each part."""
         if self._owners[0] is not self.partition:  # which takes a while to find out
             self._owners = self.partition, self.partition.owners().to(self._device)
-        parts = average.per_part(columns, self._owners[1], len(self.partition.parts))
-        return Discrepancy(float(columns.sum()), parts.tolist())
+        return average.per_part(columns, self._owners[1], len(self.partition.parts))
 
-    def mean_loss(self, losses: Float[Tensor, "m"]) -> float:
+    def mean_loss(self, losses: Float[Tensor, "m"]) -> Float[Tensor, ""]:
         """The weighted mean of the workers' losses."""
-        return float(self._all_weights @ losses)
+        return self._all_weights @ losses
 
     def largest(self) -> Float[Tensor, "m"]:
         """The largest absolute parameter of each worker: finite if and only if all are."""

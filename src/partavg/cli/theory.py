@@ -122,7 +122,7 @@ def _train(simulation: Simulation, steps: int, lr: float, console: Console) -> N
             if not record.losses.isfinite().all():
                 said = f"the loss is not finite at step {record.step}: lower training.lr = {lr}"
                 drive.fail(said, drive.DIVERGED)
-            shown.update({"step": record.step, "loss": simulation.mean_loss(record.losses)})
+            shown.update({"step": record.step, "loss": float(simulation.mean_loss(record.losses))})
 
 
 def _measure(

@@ -35,7 +35,7 @@ class Reduce(Protocol):
         ...
 
 
-_BLOCK, _BLOCK_ON_GPU = 1 << 20, 1 << 26  # elements of scratch memory for a pass over [m, d]
+_BLOCK = 1 << 20  # elements of scratch memory for a pass over [m, d]
 
 
 class Alone:
@@ -135,9 +135,11 @@ def _at_once(columns: Sequence[Float[Tensor, "m _"]]) -> bool:
     """
     return (
         bool(columns)
+        and columns[0].numel() > 0
         and len(columns[0]) > 1
         and columns[0].dtype == torch.float32
         and uses_triton(columns[0])
+        and all(rows.stride(1) == 1 for rows in columns)
         and len({(rows.untyped_storage().data_ptr(), rows.stride(0)) for rows in columns}) == 1
     )
 
@@ -159,7 +161,9 @@ def consensus(
     rows: Float[Tensor, "m d"], weights: Float[Tensor, "m"], reduce: Reduce = alone
 ) -> Float[Tensor, "d"]:
     """The averaged model u = Σ p_i x_i."""
-    return reduced(reduce, (weights[None] @ rows)[0])
+    total = rows.new_empty(rows.shape[1])
+    _weigh_(total, [rows], weights)
+    return reduced(reduce, total)
 
 
 def discrepancy(
@@ -173,13 +177,21 @@ def discrepancy(
     >>> discrepancy(torch.tensor([[0.0, 1.0], [2.0, 1.0]]), torch.tensor([0.5, 0.5]))
     tensor([1., 0.])
     """
-    center = consensus(rows, weights, reduce)
-    width = max(1, (_BLOCK_ON_GPU if rows.is_cuda else _BLOCK) // len(rows))
-    blocks = zip(torch.split(rows, width, 1), torch.split(center, width), strict=True)
-    squares = [(block - mean).square_().sum(0) for block, mean in blocks]
-    ones = torch.ones(1, dtype=rows.dtype, device=rows.device) * len(rows)
-    total = reduced(reduce, torch.cat([*squares, ones]))
+    squares = _squares(rows, consensus(rows, weights, reduce))
+    count = rows.new_full((1,), len(rows))
+    total = reduced(reduce, torch.cat([squares, count]))
     return total[:-1] / total[-1]
+
+
+def _squares(rows: Float[Tensor, "m d"], center: Float[Tensor, "d"]) -> Float[Tensor, "d"]:
+    """Σ_i (u − x_i)²."""
+    if _at_once([rows]):
+        from partavg.kernels.sums import squares
+
+        return squares(rows, center)
+    width = max(1, _BLOCK // len(rows))
+    blocks = zip(torch.split(rows, width, 1), torch.split(center, width), strict=True)
+    return torch.cat([(block - mean).square_().sum(0) for block, mean in blocks])
 
 
 def per_part(

@@ -64,9 +64,17 @@ class Participation:
 
     def __call__(self, step: int) -> NDArray[np.int64]:
         """The client in each slot at a step, counted from 1: a pure function of the step."""
+        return self.drawn(self.draw(step))
+
+    def draw(self, step: int) -> int:
+        """How many draws came before that of a step."""
+        return (step - 1) // self.every if self.every else 0
+
+    def drawn(self, number: int) -> NDArray[np.int64]:
+        """The client in each slot after so many draws."""
         if self.active == self.clients and not self.moves:
             return np.arange(self.clients)
-        return _draw(self.seed, self.clients, self.active, self._round(step))
+        return _draw(self.seed, self.clients, self.active, number)
 
     @property
     def moves(self) -> bool:
@@ -75,10 +83,7 @@ class Participation:
 
     def changes(self, step: int) -> bool:
         """Whether a new draw begins with this step."""
-        return step > 1 and self._round(step) != self._round(step - 1)
-
-    def _round(self, step: int) -> int:
-        return (step - 1) // self.every if self.every else 0
+        return step > 1 and self.draw(step) != self.draw(step - 1)
 
 
 @lru_cache(maxsize=64)

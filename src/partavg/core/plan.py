@@ -1,6 +1,7 @@
 """What is averaged, when, by whom."""
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import torch
 from jaxtyping import Bool, Float
@@ -37,8 +38,8 @@ class Plan:
         """p_i of the workers that train here at a step."""
         if self.participation is None:
             return self.weights[self.rows]
-        active = self.weights[torch.tensor(self.participation(step), device=self.weights.device)]
-        return (active / active.sum())[self.rows]
+        who = self.participation
+        return _drawn(self.weights, who, who.draw(step))[self.rows]
 
     def stepping(self, step: int) -> Bool[Tensor, "m"] | None:
         """Which workers held here take a step; None if all do."""
@@ -64,6 +65,13 @@ class Plan:
                 f"{counts[2]}: they must be the same"
             )
         check_delay(self.delay, self.schedule)
+
+
+@lru_cache(maxsize=8)
+def _drawn(weights: Float[Tensor, "n"], who: Participation, number: int) -> Float[Tensor, "m"]:
+    """p_i of the clients of a draw; to send them to a GPU at every step would stop it."""
+    active = weights[torch.tensor(who.drawn(number), device=weights.device)]
+    return active / active.sum()
 
 
 def check_delay(delay: int, schedule: Schedule, buffers: str = "part") -> None:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from partavg.kernels.launch import launch
 
-_BLOCK = 2048
+_BLOCK = 512
 
 
 def step_(
@@ -33,7 +33,7 @@ def step_(
         MOMENTUM=velocity is not None,
         NESTEROV=nesterov,
         BLOCK=_BLOCK,
-        num_warps=4,
+        num_warps=8,
     )
 
 

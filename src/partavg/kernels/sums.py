@@ -1,4 +1,4 @@
-"""Weighted sums over rows of many spans of columns, and their way back, in one kernel each."""
+"""Sums over rows, of many spans of columns, and their way back, in one kernel each."""
 # mypy: ignore-errors
 
 from collections.abc import Sequence
@@ -11,7 +11,8 @@ from torch import Tensor
 
 from partavg.kernels.launch import launch
 
-_BLOCK = 1024  # columns that a program adds up
+_BLOCK = 512  # columns of a program
+_EACH = 2  # rows that a program fills: with more of them, it writes in too many places
 
 
 def weigh_(out: Tensor, rows: Tensor, spans: Sequence[tuple[int, int]], weights: Tensor) -> None:
@@ -32,13 +33,28 @@ def spread_(rows: Tensor, spans: Sequence[tuple[int, int]], total: Tensor) -> No
     table = _table(tuple(spans), rows.device)
     launch(
         _spread,
-        (table.shape[1], triton.cdiv(len(rows), 8)),
+        (table.shape[1], triton.cdiv(len(rows), _EACH)),
         (rows, total, table),
         {"workers": len(rows), "stride": rows.stride(0)},
         BLOCK=_BLOCK,
-        EACH=8,
-        num_warps=4,
+        EACH=_EACH,
+        num_warps=8,
     )
+
+
+def squares(rows: Tensor, center: Tensor) -> Tensor:
+    """The sum over rows [m, d] of the squared distance from the center [d], per column."""
+    out = torch.empty_like(center)
+    width = rows.shape[1]
+    launch(
+        _squares,
+        (triton.cdiv(width, _BLOCK),),
+        (rows, center, out),
+        {"width": width, "workers": len(rows), "stride": rows.stride(0)},
+        BLOCK=_BLOCK,
+        num_warps=8,
+    )
+    return out
 
 
 @lru_cache(maxsize=1024)
@@ -69,6 +85,23 @@ def _weigh(rows, weights, table, out, workers, stride, BLOCK: tl.constexpr):
             total += weight * tl.load(place, mask=mask & here, other=0.0)
             place += step
     tl.store(out + tl.load(table + blocks + block) + j, total, mask=mask)
+
+
+@triton.jit(do_not_specialize=["width", "workers", "stride"])
+def _squares(rows, center, out, width, workers, stride, BLOCK: tl.constexpr):
+    j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = j < width
+    mean = tl.load(center + j, mask=mask)
+    place = rows + j
+    step = stride.to(tl.int64)
+    total = tl.zeros((BLOCK,), dtype=tl.float32)
+    for worker in range(0, workers, 4):  # four rows on their way at a time
+        for i in tl.static_range(4):
+            here = mask & (worker + i < workers)
+            away = tl.where(here, tl.load(place, mask=here, other=0.0) - mean, 0.0)
+            total += away * away
+            place += step
+    tl.store(out + j, total, mask=mask)
 
 
 @triton.jit(do_not_specialize=["workers", "stride"])

@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from partavg.kernels.backend import uses_triton
+
 
 class Product(torch.autograd.Function):
     """x [m, n, i] times the transposed weights [m, o, i], in x's dtype.
@@ -16,7 +18,7 @@ class Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         """The products."""
-        low = weight.to(x.dtype)
+        low = _low(weight, x.dtype)
         ctx.save_for_backward(x, low)
         ctx.dtype = weight.dtype
         return torch.bmm(x, low.transpose(1, 2))
@@ -30,3 +32,11 @@ class Product(torch.autograd.Function):
         if grad.is_cuda and grad.dtype != ctx.dtype:
             return dx, torch.bmm(across, x, out_dtype=ctx.dtype)
         return dx, torch.bmm(across, x).to(ctx.dtype)
+
+
+def _low(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    if weight.dtype == dtype or not (uses_triton(weight) and weight[0].is_contiguous()):
+        return weight.to(dtype)
+    from partavg.kernels.cast import cast
+
+    return cast(weight, dtype)
