@@ -43,7 +43,7 @@ class Measured:
         self._sent: torch.cuda.Event | None = None
         if any(tensor.is_cuda for tensor in numbers.values()):
             self._numbers = {name: _on_the_way(tensor) for name, tensor in numbers.items()}
-            self._sent = torch.cuda.Event()
+            self._sent = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._sent.record()
 
     def row(self) -> Row:
