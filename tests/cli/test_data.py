@@ -110,6 +110,10 @@ def test_ctrl_c_keeps_what_was_fetched(tmp_path: Path) -> None:
         assert process.stdout.readline() == "cifar-10-python.tar.gz: 0.0 of 0.0 MB\n"
         time.sleep(0.2)  # the bytes are on their way
         process.send_signal(signal.SIGINT)
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:  # it came right before the process began to wait
+            process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
         assert process.returncode == 130
         assert errors == (
