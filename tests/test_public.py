@@ -1,5 +1,6 @@
 """The public surface: small, sorted, documented, and as the README says."""
 
+import ast
 import doctest
 import importlib
 import pkgutil
@@ -25,6 +26,35 @@ def test_the_surface_is_small_and_sorted() -> None:
     assert len(names) <= 40
     assert sorted(names, key=lambda name: (not name.isupper(), name[0].islower(), name)) == names
     assert all(hasattr(partavg, name) for name in names)
+
+
+def test_names_are_imported_when_they_are_used() -> None:
+    """What a type checker reads, what is exported and where it lives are one list."""
+    source = ast.parse(Path(partavg.__file__).read_text())
+    block = next(node for node in source.body if isinstance(node, ast.If))
+    imports = {
+        (node.module, alias.name)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    homes = {
+        (f"partavg.{m}", name) for m, names in partavg._HOMES.items() for name in names.split()
+    }
+    assert imports == homes
+    assert sorted(name for _, name in homes) == sorted(partavg.__all__)
+    assert set(partavg.__all__) <= set(dir(partavg))
+    everything: dict[str, object] = {}
+    exec("from partavg import *", everything)
+    assert set(partavg.__all__) <= everything.keys()
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        partavg.nothing  # noqa: B018
+
+
+def test_no_module_hides_a_public_name() -> None:
+    """Importing partavg.x would replace a function partavg.x."""
+    modules = {module.name for module in pkgutil.iter_modules(partavg.__path__)}
+    assert not modules & set(partavg.__all__)
 
 
 def test_every_public_name_is_documented() -> None:

@@ -38,7 +38,7 @@ from partavg.data.dataset import Samples
 from partavg.engines.choose import choose
 from partavg.engines.fused.precision import Precision
 from partavg.engines.model import Loss, RowModel
-from partavg.evaluate import Counts, Evaluation, count, recompute_statistics_
+from partavg.evaluation import Counts, Evaluation, count, recompute_statistics_
 from partavg.solvers.sgd import SGD
 
 Augment = Callable[[Tensor, Tensor | None], Tensor]
