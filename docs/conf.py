@@ -15,6 +15,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "pages"]
 exclude_patterns = ["_build"]
 nitpicky = True
 default_role = "code"
+toc_object_entries_show_parents = "hide"
 add_module_names = False
 python_use_unqualified_type_names = True
 maximum_signature_line_length = 88
