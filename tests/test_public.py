@@ -9,11 +9,18 @@ import runpy
 from pathlib import Path
 
 import pytest
+from tests.commands import command_lines, parse
 
 import partavg
+from partavg.cli import drive, main
+from partavg.solvers import SOLVERS
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING", "SECURITY")),
+    ROOT / "benchmarks" / "RESULTS.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 MODULES = [
     module.name
     for module in pkgutil.walk_packages(partavg.__path__, "partavg.")
@@ -65,6 +72,17 @@ def test_every_public_name_is_documented() -> None:
     assert sorted(re.findall(r"^\| `(\w+)`", text, re.MULTILINE)) == sorted(partavg.__all__)
 
 
+def test_every_public_name_is_in_the_reference() -> None:
+    """With its docstring; that Sphinx finds them is checked when the site is built."""
+    text = (ROOT / "docs" / "reference.rst").read_text()
+    named = re.findall(r"^\.\. (?:auto\w+|py:data):: ([\w.]+)$", text, re.MULTILINE)
+    assert len(set(named)) == len(named)
+    assert set(partavg.__all__) <= set(named)
+    solvers = {f"{made.__module__}.{made.__qualname__}" for made in SOLVERS.values()}
+    flower = {f"partavg.flower.{name}" for name in ("client_app", "server_app")}
+    assert (solvers - {"partavg.solvers.sgd.SGD"}) | flower <= set(named)
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_in_docstrings(name: str) -> None:
     try:
@@ -77,9 +95,40 @@ def test_examples_in_docstrings(name: str) -> None:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_python_in_the_pages_runs(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_in_the_pages_runs(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     for block in re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL):
         exec(compile(block, path.name, "exec"), {})
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_command_lines_in_the_pages_could_be_run(path: Path) -> None:
+    """They name commands, options, recipes and keys that exist."""
+    recipes = (ROOT / "docs" / "recipes.md").read_text()
+    for block in re.findall(r"```(?:sh|text|)\n(.*?)```", path.read_text(), re.DOTALL):
+        for line in command_lines(block):
+            if line.startswith("_PARTAVG_COMPLETE="):
+                assert re.match(r"_PARTAVG_COMPLETE=(bash|zsh|fish)_source partavg\b", line)
+                continue
+            for override in parse(line).params.get("overrides", ()):
+                assert f"| `{override.partition('=')[0]}` |" in recipes, line
+
+
+def test_every_command_is_in_a_page() -> None:
+    text = "\n".join(path.read_text() for path in PAGES)
+    for name in main.commands:
+        assert f"partavg {name}" in text, name
+
+
+def test_exit_codes_are_documented_alike() -> None:
+    pages = [(ROOT / "docs" / name).read_text() for name in ("runs.md", "command-line.md")]
+    tables = [re.findall(r"^\| (\d+) \| (.*) \|$", page, re.MULTILINE) for page in pages]
+    assert tables[0] == tables[1]
+    known = {0, drive.BAD_INPUT, drive.DIVERGED, drive.LOST, drive.INTERRUPTED}
+    assert {int(code) for code, _ in tables[0]} == known
+    assert all(re.search(rf"\b{code}\b", main.help or "") for code in known)
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
@@ -87,6 +136,18 @@ def test_links_in_the_pages_lead_somewhere(path: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text()):
         if not target.startswith("http"):
             assert (path.parent / target).exists(), target
+
+
+def test_the_readme_fits_a_screen() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 85
+    assert any(line.startswith("![") for line in lines), "with a picture"
+
+
+def test_nothing_names_a_machine() -> None:
+    """No page holds a path of where it was written."""
+    for path in PAGES:
+        assert not re.search(r"/(tmp|work|root|home)/\w", path.read_text()), path
 
 
 def test_the_quickstart_is_short() -> None:
