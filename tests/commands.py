@@ -11,10 +11,16 @@ from partavg.recipes import names
 _END = {"|", ">", "&", ";", "&&", "||"}
 
 
+def blocks(page: str) -> list[tuple[str, str]]:
+    """The fenced blocks of a Markdown page: language and content."""
+    found = re.findall(r"^```([^\n`]*)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    return [(language, content) for language, content in found]
+
+
 def command_lines(text: str) -> list[str]:
-    """The lines of a shell text that start partavg, those continued with a backslash joined."""
+    """The commands of a shell text that start partavg, those continued with a backslash joined."""
     joined = re.sub(r"\\\n\s*", " ", text)
-    lines = (line.strip().removeprefix("$ ") for line in joined.splitlines())
+    lines = (line.strip().removeprefix("$ ") for line in re.split(r"\n|&&", joined))
     return [line for line in lines if re.match(r"partavg\s|torchrun .*-m partavg\s|_PARTAVG", line)]
 
 

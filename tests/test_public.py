@@ -8,8 +8,9 @@ import re
 import runpy
 from pathlib import Path
 
+import click
 import pytest
-from tests.commands import command_lines, parse
+from tests.commands import blocks, command_lines, parse
 
 import partavg
 from partavg.cli import drive, main
@@ -21,6 +22,7 @@ PAGES = [
     ROOT / "benchmarks" / "RESULTS.md",
     *sorted((ROOT / "docs").glob("*.md")),
 ]
+SHELL = ("", "sh", "text")
 MODULES = [
     module.name
     for module in pkgutil.walk_packages(partavg.__path__, "partavg.")
@@ -99,21 +101,38 @@ def test_python_in_the_pages_runs(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for block in re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL):
-        exec(compile(block, path.name, "exec"), {})
+    for language, block in blocks(path.read_text()):
+        if language == "python":
+            exec(compile(block, path.name, "exec"), {})
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_command_lines_in_the_pages_could_be_run(path: Path) -> None:
     """They name commands, options, recipes and keys that exist."""
     recipes = (ROOT / "docs" / "recipes.md").read_text()
-    for block in re.findall(r"```(?:sh|text|)\n(.*?)```", path.read_text(), re.DOTALL):
+    shell = [content for language, content in blocks(path.read_text()) if language in SHELL]
+    for block in shell:
         for line in command_lines(block):
             if line.startswith("_PARTAVG_COMPLETE="):
                 assert re.match(r"_PARTAVG_COMPLETE=(bash|zsh|fish)_source partavg\b", line)
                 continue
             for override in parse(line).params.get("overrides", ()):
                 assert f"| `{override.partition('=')[0]}` |" in recipes, line
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_commands_in_sentences_exist(path: Path) -> None:
+    """`partavg run --scheme periodic`: the command is there, and it has the option."""
+    prose = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+    for name, rest in re.findall(r"`partavg ([a-z]+)([^`]*)`", prose):
+        command: click.Command | None = main.commands.get(name)
+        assert command is not None, name
+        for word in rest.split():
+            if isinstance(command, click.Group):
+                command = command.commands.get(word, command)
+            assert not word.startswith("--") or word in {
+                option for parameter in command.params for option in parameter.opts
+            }, f"{name} {word}"
 
 
 def test_every_command_is_in_a_page() -> None:
