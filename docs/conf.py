@@ -14,6 +14,7 @@ release = version = installed("partavg")
 extensions = ["myst_parser", "sphinx.ext.autodoc", "pages"]
 exclude_patterns = ["_build"]
 nitpicky = True
+nitpick_ignore_regex = [("py:class", ".*")]  # types of torch and others, shapes of tensors
 default_role = "code"
 toc_object_entries_show_parents = "hide"
 add_module_names = False
@@ -21,7 +22,7 @@ python_use_unqualified_type_names = True
 maximum_signature_line_length = 88
 
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"
+autodoc_typehints = "description"
 autodoc_preserve_defaults = True
 
 myst_heading_anchors = 3

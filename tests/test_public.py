@@ -152,9 +152,19 @@ def test_exit_codes_are_documented_alike() -> None:
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_links_in_the_pages_lead_somewhere(path: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text()):
+    """In the repository, that is; that they do in the site is checked when it is built."""
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", path.read_text()):
         if not target.startswith("http"):
-            assert (path.parent / target).exists(), target
+            page = path.parent / target if target else path
+            assert page.exists(), target
+            assert not anchor or anchor in anchors(page), f"{target}#{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page as a repository's host names them."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def test_the_readme_fits_a_screen() -> None:
