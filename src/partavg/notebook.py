@@ -29,7 +29,12 @@ _UPDATE_EVERY = 0.5  # seconds between two pictures of a run that goes on
 _MOST_ROWS = 10  # of a table that is shown
 _MAIN = ("loss", "accuracy", "discrepancy")
 _STYLE = """<style>
-.partavg svg { max-width: 640px; width: 100%; font: 12px system-ui, sans-serif; fill: currentColor }
+.partavg { display: flex; flex-wrap: wrap; gap: 0 1.5rem; align-items: start }
+.partavg > p { flex-basis: 100%; margin: .3rem 0 }
+.partavg figure { flex: 1 1 300px; max-width: 560px; margin: 0 }
+.partavg svg { font: 12px system-ui, sans-serif; fill: currentColor }
+.partavg figcaption svg { width: 24px; margin-left: 1em }
+.partavg th, .partavg td { text-align: right; padding: .1rem .6rem }
 .partavg .line { fill: none; stroke-width: 1.8 }
 .partavg .grid { stroke: currentColor; opacity: .15 }
 .partavg .c0 { stroke: #d9691e } .partavg .c1 { stroke: #2f7fd6 } .partavg .c2 { stroke: #7d8793 }
@@ -100,7 +105,8 @@ class Table:
             for index, (name, table) in enumerate(zip(names, tables, strict=True))
         ]
         legend = _legend(names) if others else ""
-        return Figure(f"<p><b>{escape(metric)}</b> {legend}</p>{chart(metric, 'step', lines)}")
+        said = f"<figcaption><b>{escape(metric)}</b> {legend}</figcaption>"
+        return Figure(f"<figure>{said}{chart(metric, 'step', lines)}</figure>")
 
     def _points(self, metric: str) -> list[tuple[float, float]]:
         pairs = [(row["step"], row[metric]) for row in self.rows if metric in row]
@@ -128,10 +134,8 @@ class Table:
     def _repr_html_(self) -> str:
         head, *body = self._cells()
         lines = "".join(f"<tr>{_row('td', row)}</tr>" for row in body)
-        return (
-            f"<table><thead><tr>{_row('th', head)}</tr></thead><tbody>{lines}</tbody></table>"
-            f"<p>{len(self)} rows</p>"
-        )
+        table = f"<table><thead><tr>{_row('th', head)}</tr></thead><tbody>{lines}</tbody></table>"
+        return Figure(f"{table}<p>{len(self)} rows</p>")._repr_html_()
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +280,7 @@ def _row(tag: str, cells: Sequence[str]) -> str:
 
 def _legend(names: Sequence[str]) -> str:
     return " ".join(
-        f'<svg viewBox="0 0 24 8" style="width: 24px"><path class="line c{index % 6}" d="M1 4H23"/>'
+        f'<svg viewBox="0 0 24 8"><path class="line c{index % 6}" d="M1 4H23"/>'
         f"</svg> {escape(name)}"
         for index, name in enumerate(names)
     )
