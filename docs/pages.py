@@ -1,11 +1,13 @@
 """What the site needs beside Sphinx and MyST: links that leave docs/, and the commands' help."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import click
 from docutils import nodes
 from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
 from sphinx.util.docutils import SphinxDirective
 
 PAGES = {
@@ -66,9 +68,18 @@ def skip(
     return True if said.startswith("Alias for field number") else None
 
 
+def check_offline(app: Sphinx, error: Exception | None) -> None:
+    """No page may load anything from elsewhere: links lead out, nothing comes in."""
+    loads = re.compile(r"<(?:script|img|link|iframe)[^>]*(?:src|href)=[\"'](?:https?:)?//[^\"']*")
+    for page in sorted(Path(app.outdir).glob("*.html")) if error is None else ():
+        if found := loads.search(page.read_text(encoding="utf-8")):
+            raise ExtensionError(f"{page.name} loads from the network: {found[0]}")
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Called by Sphinx."""
     app.connect("source-read", relink)
     app.connect("autodoc-skip-member", skip)
+    app.connect("build-finished", check_offline)
     app.add_directive("command-line", CommandLine)
     return {"parallel_read_safe": True}
