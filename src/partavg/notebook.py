@@ -100,13 +100,10 @@ class Table:
         if not any(metric in table.columns for table in tables):
             self[metric]  # says what there is
         names = [table.name for table in tables]
-        lines = [
-            Line(name, f"line c{index % 6}", table._points(metric))
-            for index, (name, table) in enumerate(zip(names, tables, strict=True))
-        ]
         legend = _legend(names) if others else ""
         said = f"<figcaption><b>{escape(metric)}</b> {legend}</figcaption>"
-        return Figure(f"<figure>{said}{chart(metric, 'step', lines)}</figure>")
+        drawn = _drawn(metric, names, [table._points(metric) for table in tables])
+        return Figure(f"<figure>{said}{drawn}</figure>")
 
     def _points(self, metric: str) -> list[tuple[float, float]]:
         pairs = [(row["step"], row[metric]) for row in self.rows if metric in row]
@@ -276,6 +273,12 @@ class _Cell:
 
 def _row(tag: str, cells: Sequence[str]) -> str:
     return "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells)
+
+
+def _drawn(title: str, names: Sequence[str], points: Sequence[list[tuple[float, float]]]) -> str:
+    """Curves over steps, as the report draws them."""
+    pairs = enumerate(zip(names, points, strict=True))
+    return chart(title, "step", [Line(name, f"line c{i % 6}", curve) for i, (name, curve) in pairs])
 
 
 def _legend(names: Sequence[str]) -> str:
