@@ -29,8 +29,8 @@ def test_columns_are_arrays() -> None:
     assert table["step"].dtype == np.int64
     assert np.isnan(table["accuracy"]).sum() == 32
     assert Table([{"step": 1, "parts": [1.0, 2.0]}])["parts"][0] == [1.0, 2.0]
-    with pytest.raises(KeyError, match="'colour' was not measured: there are step, loss, accuracy"):
-        table["colour"]
+    with pytest.raises(KeyError, match="'speed' was not measured: there are step, loss, accuracy"):
+        table["speed"]
 
 
 def test_a_table_shows_its_ends() -> None:
@@ -58,7 +58,7 @@ def test_figures() -> None:
     broken = Table([{"step": 1, "loss": float("nan")}, {"step": 2, "loss": 1.0}])
     assert "nan" not in broken.figure("loss").html
     with pytest.raises(KeyError, match="was not measured"):
-        ours.figure("colour")
+        ours.figure("speed")
 
 
 def test_to_pandas_needs_pandas_only_there(monkeypatch: pytest.MonkeyPatch) -> None:
