@@ -8,27 +8,7 @@ from partavg.cli import drive, options
 from partavg.folder import RunFolder
 from partavg.report.page import write_gathered
 
-EXAMPLES = """\b
-Examples:
-  partavg report runs/simulated runs/federated
-"""
 
-
-@click.command(epilog=EXAMPLES)
-@click.argument(
-    "folders",
-    metavar="RUN...",
-    nargs=-1,
-    required=True,
-    type=click.Path(file_okay=False, path_type=Path),
-)
-@click.option(
-    "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=Path("report.html"),
-    show_default=True,
-    help="The page to write.",
-)
 def report(folders: tuple[Path, ...], out: Path) -> None:
     """Show finished runs next to each other on one page: simulated ones and federated ones."""
     with drive.bad_input():
