@@ -161,7 +161,7 @@ def wait_for_rows(metrics: Path, count: int, process: Command) -> None:
         time.sleep(0.002)
 
 
-LONG = ("--set", "training.steps=400", "--set", "checkpoints.every=7")
+LONG = ("--set", "training.steps=200", "--set", "checkpoints.every=7")
 
 
 @pytest.fixture(scope="module")
