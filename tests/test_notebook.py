@@ -111,6 +111,7 @@ def test_follow(capsys: pytest.CaptureFixture[str]) -> None:
     test = (x, (x[:, 0] > 0).long())
     trained = simulation()
     table = partavg.follow(trained, 25, test=test, every=10, name="mine")
+    assert table["loss"].dtype == float
     assert table["step"].tolist() == [10, 20, 25]
     assert {"loss", "discrepancy", "accuracy", "bytes", "messages"} <= set(table.columns)
     assert "mine: step 25/25, loss" in capsys.readouterr().out

@@ -210,7 +210,7 @@ def follow(
                 continue
             row: Row = {
                 "step": record.step,
-                "loss": simulation.mean_loss(record.losses),
+                "loss": float(simulation.mean_loss(record.losses)),
                 "lr": record.lr,
                 "bytes": record.bytes,
                 "messages": record.messages,
