@@ -113,6 +113,16 @@ def split(config: Config, data: Dataset) -> Split:
     return owned
 
 
+def label_counts(config: Config, full: Dataset) -> list[list[int]]:
+    """How many training samples of each class each worker owns; none where there are no classes."""
+    data = scaled(config, full)
+    labels = data.train.targets
+    if labels.ndim != 1 or labels.is_floating_point():
+        return []
+    owned = split(config, data)
+    return [labels[samples].bincount(minlength=data.classes).tolist() for samples in owned]
+
+
 def simulation(
     config: Config, full: Dataset, device: torch.device, team: Team | None = None
 ) -> Simulation:

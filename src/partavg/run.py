@@ -70,7 +70,7 @@ class Run:
         """Steps that may be begun before the metrics of one are read: a GPU never waits for us."""
         if resuming:
             self._restore()
-        self.team.first(lambda: self._write_start(resuming))
+        self.team.first(lambda: self._write_start(resuming, data))
 
     @property
     def workers(self) -> int:
@@ -119,11 +119,13 @@ class Run:
                 },
             )
 
-    def _write_start(self, resuming: bool) -> None:
+    def _write_start(self, resuming: bool, data: Dataset) -> None:
         if not resuming:
             self.folder.write_start(self.config, self.engine_reason, self.team.size)
         elif not self.folder.environment_path.exists():  # killed right after the config was written
             self.folder.write_environment(self.config, self.engine_reason, self.team.size)
+        if not self.folder.split_path.exists():
+            self.folder.write_split(build.label_counts(self.config, data))
 
     def _restore(self) -> None:
         saved: Row = {}

@@ -12,6 +12,8 @@ from partavg.cli.job import job
 from partavg.config import create
 from partavg.data.root import root
 from partavg.folder import Row, RunFolder
+from partavg.report.page import write_page
+from partavg.report.runs import gather
 
 EXAMPLES = """\b
 Examples:
@@ -66,7 +68,8 @@ def run(
             drive.train(session, found.name, shown, request)
         if drive.speaks():
             click.echo(_sentence(folder.summary()))
-            click.echo(f"run folder: {folder.path}")
+            report = write_page(folder.report_path, gather([folder.path]))
+            click.echo(f"run folder: {folder.path}\nreport: {report}")
 
 
 def _sentence(summary: Row) -> str:

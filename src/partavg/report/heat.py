@@ -1,0 +1,102 @@
+"""The discrepancy of each part over time, as a map of colors."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from partavg.report.runs import Group, Numbers, Series
+
+_COLUMNS, _ROWS = 160, 64
+_LEVELS = 24
+_CELLS = 60_000  # of all maps of a page
+
+
+class HeatMap(NamedTuple):
+    """Values [parts, stretches of steps] of a group; 0 is dark, the highest of all maps light."""
+
+    group: int
+    parts: int
+    steps: tuple[int, int]
+    values: Numbers
+
+
+def heat_maps(groups: Sequence[Group]) -> list[HeatMap]:
+    """A map for each group whose parts were measured: the mean over its seeds."""
+    recorded = {
+        place: [run.series["discrepancy_parts"] for run in group.runs
+                if "discrepancy_parts" in run.series]
+        for place, group in enumerate(groups)
+    }  # fmt: skip
+    found: list[HeatMap] = []
+    for place, series in recorded.items():
+        if series:
+            found.append(_heat_map(place, series))
+    kept, cells = [], 0
+    for one in found:
+        cells += one.values.size
+        if cells <= _CELLS:
+            kept.append(one)
+    return kept
+
+
+def _heat_map(group: int, series: Sequence[Series]) -> HeatMap:
+    parts = max(one.values.shape[1] for one in series)
+    low, high = min(one.steps[0] for one in series), max(one.steps[-1] for one in series)
+    columns = min(_COLUMNS, max(len(one.steps) for one in series))
+    rows = min(_ROWS, parts)
+    sums, counts = np.zeros((2, rows, columns))
+    for one in series:
+        across = ((one.steps - low) / (high - low + 1) * columns).astype(int)
+        for part in range(one.values.shape[1]):
+            known = ~np.isnan(one.values[:, part])
+            row = part * rows // parts
+            np.add.at(sums[row], across[known], one.values[known, part])
+            np.add.at(counts[row], across[known], 1)
+    filled = np.divide(sums, counts, out=np.full_like(sums, np.nan), where=counts > 0)
+    return HeatMap(group, parts, (int(low), int(high)), filled)
+
+
+def highest(maps: Sequence[HeatMap]) -> float:
+    """The value that is lightest on all maps, so that they can be compared."""
+    return max((float(np.nanmax(one.values)) for one in maps), default=0.0) or 1.0
+
+
+def draw(one: HeatMap, most: float, label: str) -> str:
+    """An SVG picture with one unit per cell, a path per color; the page stretches it."""
+    rows, columns = one.values.shape
+    levels = np.nan_to_num(one.values / most * (_LEVELS - 1), nan=-1).round().astype(int)
+    paths: dict[int, list[str]] = {}
+    for row in range(rows):
+        start = 0
+        for column in range(1, columns + 1):
+            if column == columns or levels[row, column] != levels[row, start]:
+                # a little more than its cell, so that no line shines through
+                paths.setdefault(int(levels[row, start]), []).append(
+                    f"M{start} {row}h{column - start + 0.1:g}v1.02h{start - column - 0.1:g}z"
+                )
+                start = column
+    drawn = "".join(
+        f'<path class="h{level}" d="{"".join(cells)}"/>'
+        for level, cells in sorted(paths.items())
+        if level >= 0
+    )
+    return (
+        f'<svg viewBox="0 0 {columns} {rows}" preserveAspectRatio="none" role="img" '
+        f'aria-label="{label}">{drawn}</svg>'
+    )
+
+
+def colors() -> list[str]:
+    """From dark violet over teal to light yellow: even to the eye, and in gray."""
+    anchors = np.array([[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]])
+    places = np.linspace(0, len(anchors) - 1, _LEVELS)
+    channels = [np.interp(places, range(len(anchors)), anchors[:, c]) for c in range(3)]
+    return [
+        "#" + "".join(f"{round(v):02x}" for v in color) for color in zip(*channels, strict=True)
+    ]
+
+
+def style() -> str:
+    """The CSS of the colors."""
+    return "".join(f".h{level}{{fill:{color}}}" for level, color in enumerate(colors()))
