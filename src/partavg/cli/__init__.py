@@ -12,6 +12,7 @@ from partavg.cli.reproduce import reproduce
 from partavg.cli.run import run
 from partavg.cli.split import split
 from partavg.cli.theory import theory
+from partavg.cli.watch import watch
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -37,3 +38,4 @@ main.add_command(reproduce)
 main.add_command(run)
 main.add_command(split)
 main.add_command(theory)
+main.add_command(watch)

@@ -163,5 +163,5 @@ def _whole(rows: Sequence[reproducing.Row], scale: float) -> tuple[list[Run], li
         for row in rows
         for run in of_entries(row.entries, f"{row.recipe.name} " if len(rows) > 1 else "")
     ]
-    caption = f"Against the paper: accuracy of u_K in %{_scaled(scale)}; the last column is reported / measured"
+    caption = f"Against the paper: accuracy of u_K in %{_scaled(scale)}"
     return runs, [Shown(caption, _HEAD, _cells(rows))]

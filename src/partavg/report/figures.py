@@ -13,7 +13,7 @@ from partavg.report.runs import Group
 _COLORS = ("#c2540a", "#0b62c4", "#57606a", "#0a7f5a", "#a0418a", "#946800", "#1c7f9c", "#a02638")
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)), (0, (3, 1.5)))
 _COLUMN, _HEIGHT = 3.4, 2.3  # inches: a column of a two-column paper
-_LOOK = {
+_LOOK: dict[Any, Any] = {
     "font.size": 8, "axes.titlesize": 8, "axes.spines.top": False, "axes.spines.right": False,
     "axes.grid": True, "grid.linewidth": 0.4, "grid.color": "#d8dee4", "legend.frameon": False,
     "legend.fontsize": 7, "lines.linewidth": 1.1, "pdf.fonttype": 42, "svg.fonttype": "none",
@@ -139,5 +139,5 @@ def _split(counts: Any) -> Any:
 
 
 def _plain(name: str) -> str:
-    """A name in which matplotlib sees no formula."""
-    return name.replace("$", r"\$")
+    """A name in which matplotlib sees no formula, nor a wish to be left out."""
+    return (" " if name.startswith("_") else "") + name.replace("$", r"\$")

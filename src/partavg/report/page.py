@@ -24,7 +24,8 @@ from partavg.report.sides import side_by_side
 from partavg.report.table import Table, comparison
 from partavg.report.words import seen
 
-_POINTS, _MOST, _FEWEST = 300_000, 4000, 32  # in the data of all charts, and of one line
+_POINTS = 400_000  # in the data of all lines
+_MOST = (4000, 3000, 2000, 1500, 1000, 700, 500, 300, 200, 100, 50, 32)  # in that of one
 
 
 def write_page(path: Path, runs: Sequence[Run], tables: Sequence[Table] = ()) -> Path:
@@ -181,8 +182,7 @@ def _sides(caption: str, tables: tuple[Table, Table]) -> list[str]:
 
 def _data(groups: Sequence[Group], drawn: Sequence[Chart], maps: Sequence[HeatMap]) -> Any:
     """What page.js draws from."""
-    count = sum(len(chart.lines) for chart in drawn) or 1
-    most = min(_MOST, max(_FEWEST, _POINTS // count))
+    most = _allowance([len(line.curve.x) for chart in drawn for line in chart.lines])
     return {
         "groups": [{"name": g.name, "runs": [run.name for run in g.runs]} for g in groups],
         "charts": {
@@ -215,6 +215,12 @@ def _data(groups: Sequence[Group], drawn: Sequence[Chart], maps: Sequence[HeatMa
             for one in maps
         ],
     }
+
+
+def _allowance(lengths: Sequence[int]) -> int:
+    """How many points a line may have, so that the page stays small."""
+    fits = (most for most in _MOST if sum(min(most, length) for length in lengths) <= _POINTS)
+    return next(fits, _MOST[-1])
 
 
 def _numbers(values: Numbers) -> list[float | int | None]:

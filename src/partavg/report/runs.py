@@ -2,9 +2,9 @@
 
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +17,9 @@ from partavg.tables import read
 
 Numbers = NDArray[np.float64]
 
-_UNUSED = {"step", "stage", "part", "messages"}
+_PARTS = "discrepancy_parts"
+_UNUSED = {"step", "lr", "messages", "stage", "part", "clients", "away", "sent", "received",
+           "accuracy_all"}  # fmt: skip
 
 
 class Series(NamedTuple):
@@ -146,30 +148,29 @@ def load(path: Path, name: str, group: str) -> Run:
 
 
 def columns(rows: Iterable[Row]) -> dict[str, Series]:
-    """Metrics by name; what is not a finite number, or a list of them, is left out."""
-    steps: dict[str, list[float]] = {}
-    values: dict[str, list[Any]] = {}
+    """Metrics by name; what is not a finite number is left out, lists but for those of parts."""
+    steps: defaultdict[str, list[float]] = defaultdict(list)
+    values: defaultdict[str, list[Any]] = defaultdict(list)
     for row in rows:
+        step = row["step"]
         for key, value in row.items():
-            if key in _UNUSED or not _is_number(value[0] if _is_parts(key, value) else value):
-                continue
-            steps.setdefault(key, []).append(row["step"])
-            values.setdefault(key, []).append(value)
-    return {key: Series(np.array(steps[key], float), _array(values[key])) for key in steps}
+            if key not in _UNUSED:
+                steps[key].append(step)
+                values[key].append(value)
+    found = {}
+    for key, listed in values.items():
+        if key == _PARTS:
+            found[key] = Series(np.array(steps[key], float), _rows(listed))
+        elif isinstance(listed[0], int | float | None):
+            array = np.array(listed, float)
+            kept = np.isfinite(array)
+            if kept.any():
+                found[key] = Series(np.array(steps[key], float)[kept], array[kept])
+    return found
 
 
-def _is_parts(key: str, value: object) -> bool:
-    return key == "discrepancy_parts" and isinstance(value, list) and len(value) > 0
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and isfinite(value)
-
-
-def _array(values: list[Any]) -> Numbers:
-    """Numbers, or rows of them; where a schedule adapts, rows may have different lengths."""
-    if not isinstance(values[0], list):
-        return np.array(values, float)
+def _rows(values: list[list[float]]) -> Numbers:
+    """Lists as rows; where a schedule adapts, they may have different lengths."""
     array = np.full((len(values), max(map(len, values))), np.nan)
     for place, row in enumerate(values):
         array[place, : len(row)] = row
