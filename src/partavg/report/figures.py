@@ -96,14 +96,13 @@ def _heat(maps: Sequence[heat.HeatMap], names: Sequence[str]) -> Any:
             aspect="auto",
             interpolation="nearest",
             vmin=0,
-            vmax=heat.highest(maps),
             extent=(one.steps[0], one.steps[1] + 1, one.parts, 0),
         )
+        figure.colorbar(shade, ax=axes)
         axes.grid(visible=False)
         axes.set_title(_plain(names[one.group]))
         axes.set_xlabel("step")
         axes.set_ylabel("part")
-    figure.colorbar(shade, ax=list(panels), label="discrepancy")
     return figure
 
 

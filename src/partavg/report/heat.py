@@ -9,41 +9,42 @@ from partavg.report.runs import Group, Numbers, Series
 
 _COLUMNS, _ROWS = 160, 64
 _LEVELS = 24
+_PARTS = "discrepancy_parts"
+_NOTHING = 1e-9  # is rounding error
 _CELLS = 60_000  # of all maps of a page
 
 
 class HeatMap(NamedTuple):
-    """Values [parts, stretches of steps] of a group; 0 is dark, the highest of all maps light."""
+    """Values [parts, stretches of steps] of a group; 0 is dark, the highest is light."""
 
     group: int
     parts: int
     steps: tuple[int, int]
     values: Numbers
 
+    @property
+    def highest(self) -> float:
+        """The highest value."""
+        return float(np.nanmax(self.values))
+
 
 def heat_maps(groups: Sequence[Group]) -> list[HeatMap]:
-    """A map for each group whose parts were measured: the mean over its seeds."""
-    recorded = {
-        place: [run.series["discrepancy_parts"] for run in group.runs
-                if "discrepancy_parts" in run.series]
-        for place, group in enumerate(groups)
-    }  # fmt: skip
-    found: list[HeatMap] = []
-    for place, series in recorded.items():
-        if series:
-            found.append(_heat_map(place, series))
-    kept, cells = [], 0
-    for one in found:
-        cells += one.values.size
-        if cells <= _CELLS:
+    """A map for each group whose parts were measured and ever differed: the mean over seeds."""
+    kept: list[HeatMap] = []
+    for place, group in enumerate(groups):
+        series = [run.series[_PARTS] for run in group.runs if _PARTS in run.series]
+        one = _heat_map(place, series) if series else None
+        if one and one.highest > _NOTHING:
             kept.append(one)
-    return kept
+    sizes = np.cumsum([one.values.size for one in kept])
+    return [one for one, cells in zip(kept, sizes, strict=True) if cells <= _CELLS]
 
 
 def _heat_map(group: int, series: Sequence[Series]) -> HeatMap:
     parts = max(one.values.shape[1] for one in series)
     low, high = min(one.steps[0] for one in series), max(one.steps[-1] for one in series)
-    columns = min(_COLUMNS, max(len(one.steps) for one in series))
+    count = max(len(one.steps) for one in series)
+    columns = -(-count // -(-count // _COLUMNS))  # stretches of equal length
     rows = min(_ROWS, parts)
     sums, counts = np.zeros((2, rows, columns))
     for one in series:
@@ -57,24 +58,17 @@ def _heat_map(group: int, series: Sequence[Series]) -> HeatMap:
     return HeatMap(group, parts, (int(low), int(high)), filled)
 
 
-def highest(maps: Sequence[HeatMap]) -> float:
-    """The value that is lightest on all maps, so that they can be compared."""
-    return max((float(np.nanmax(one.values)) for one in maps), default=0.0) or 1.0
-
-
-def draw(one: HeatMap, most: float, label: str) -> str:
+def draw(one: HeatMap, label: str) -> str:
     """An SVG picture with one unit per cell, a path per color; the page stretches it."""
     rows, columns = one.values.shape
-    levels = np.nan_to_num(one.values / most * (_LEVELS - 1), nan=-1).round().astype(int)
+    levels = np.nan_to_num(one.values / one.highest * (_LEVELS - 1), nan=-1).round().astype(int)
     paths: dict[int, list[str]] = {}
     for row in range(rows):
         start = 0
         for column in range(1, columns + 1):
             if column == columns or levels[row, column] != levels[row, start]:
-                # a little more than its cell, so that no line shines through
-                paths.setdefault(int(levels[row, start]), []).append(
-                    f"M{start} {row}h{column - start + 0.1:g}v1.02h{start - column - 0.1:g}z"
-                )
+                cell = f"M{start} {row}h{column - start}v1h{start - column}z"
+                paths.setdefault(int(levels[row, start]), []).append(cell)
                 start = column
     drawn = "".join(
         f'<path class="h{level}" d="{"".join(cells)}"/>'
@@ -83,7 +77,7 @@ def draw(one: HeatMap, most: float, label: str) -> str:
     )
     return (
         f'<svg viewBox="0 0 {columns} {rows}" preserveAspectRatio="none" role="img" '
-        f'aria-label="{label}">{drawn}</svg>'
+        f'shape-rendering="crispEdges" aria-label="{label}">{drawn}</svg>'
     )
 
 

@@ -82,7 +82,7 @@ def _main(
     parts.append("<h2>Settings</h2>")
     parts += _sides("Settings", side_by_side("Settings", groups, lambda run: run.settings))
     parts.append("<h2>Environment</h2>")
-    parts += _sides("Environment", side_by_side("Environment", groups, lambda run: run.environment))
+    parts += _sides("Environment", side_by_side("Environment", groups, _environment))
     return [part for part in parts if part]
 
 
@@ -132,39 +132,36 @@ def _figure(chart: Chart) -> str:
 def _heat(groups: Sequence[Group], maps: Sequence[HeatMap]) -> list[str]:
     if not maps:
         return []
-    most = heat.highest(maps)
-    shown = [_heat_figure(number, groups[one.group].name, one, most)
-             for number, one in enumerate(maps)]  # fmt: skip
-    missing = sum("discrepancy_parts" in g.runs[0].series for g in groups) - len(maps)
-    left_out = f" {missing} more are left out to keep the page small." if missing > 0 else ""
     bar = "".join(
-        f'<rect class="h{level}" x="{level}" width="1.1" height="1"/>'
+        f'<rect class="h{level}" x="{level}" width="1" height="1"/>'
         for level in range(len(heat.colors()))
     )
     return [
         "<h2>Discrepancy of each part</h2>",
         f'<p class="scale soft">0 <svg viewBox="0 0 {len(heat.colors())} 1" aria-hidden="true" '
-        f'preserveAspectRatio="none">{bar}</svg> {most:.3g}. '
-        f"One color scale for all maps.{left_out}</p>",
+        f'preserveAspectRatio="none" shape-rendering="crispEdges">{bar}</svg> the highest of '
+        "each map; a part is a row, time goes from left to right.</p>",
         '<div class="charts">',
-        *shown,
+        *(_heat_figure(number, groups[m.group].name, m) for number, m in enumerate(maps)),
         "</div>",
     ]
 
 
-def _heat_figure(number: int, name: str, one: HeatMap, most: float) -> str:
-    top = one.values.shape[0] - 1
-    peak = np.unravel_index(np.nanargmax(one.values), one.values.shape)
-    said = f"{escape(name)}: highest {one.values[peak]:.3g}"
-    said += f" in part {peak[0] * one.parts // (top + 1)} of {one.parts}"
+def _heat_figure(number: int, name: str, one: HeatMap) -> str:
+    name, rows = escape(name), one.values.shape[0]
+    parts = f"{one.parts} parts" if one.parts > 1 else "the whole model"
+    label = f"{name}: discrepancy of {parts} over time, up to {one.highest:.3g}"
+    first, last = one.steps
     return (
-        f'<figure class="heat" data-heat="{number}"><figcaption><h3><bdi>{escape(name)}</bdi></h3>'
-        f'<span class="soft">{one.parts} part{"s" if one.parts > 1 else ""} (rows) over steps '
-        f'{one.steps[0]} to {one.steps[1]}</span></figcaption><div class="map rows{min(top, 2)}">'
-        f"{heat.draw(one, most, said)}</div>"
-        f'<p class="ends soft"><span>part 0 on top · step {one.steps[0]}</span>'
-        f"<span>step {one.steps[1]}</span></p></figure>"
+        f'<figure class="heat" data-heat="{number}"><figcaption><h3><bdi>{name}</bdi></h3>'
+        f'<span class="soft">{parts}, up to {one.highest:.3g}</span></figcaption>'
+        f'<div class="map rows{min(rows, 3)}">{heat.draw(one, label)}</div>'
+        f'<p class="ends soft"><span>step {first}</span><span>step {last}</span></p></figure>'
     )
+
+
+def _environment(run: Run) -> dict[str, Any]:
+    return {key: value for key, value in run.environment.items() if key != "seed"}
 
 
 def _sides(caption: str, tables: tuple[Table, Table]) -> list[str]:
@@ -172,11 +169,10 @@ def _sides(caption: str, tables: tuple[Table, Table]) -> list[str]:
     shown = apart.html("sides") if apart.rows else ""
     if not common.rows:
         return [shown]
-    text = f"{caption} that all runs share ({len(common.rows)})"
-    name = caption.lower()
     return [
         shown,
-        f'<details id="{name}-shared"><summary>{text}</summary>{common.html("sides")}</details>',
+        f'<details id="{caption.lower()}-shared"><summary>What all runs share '
+        f"({len(common.rows)})</summary>{common.html('sides')}</details>",
     ]
 
 

@@ -49,6 +49,6 @@ def draw(found: dict[str, Phases]) -> str:
     return (
         '<div class="scroll" tabindex="0" role="region" aria-label="Time per phase"><table>'
         '<caption>Seconds in each phase, mean over seeds</caption><thead><tr><th scope="col">scheme'
-        f'</th><th scope="col">share</th><th scope="col">total</th>{head}</tr></thead>'
+        f'</th><th scope="col" class="bar">share</th><th scope="col">total</th>{head}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )

@@ -20,9 +20,9 @@ def title(groups: Sequence[Group]) -> str:
         return f"Run {groups[0].name}"
     names = [group.name for group in groups]
     if 1 < len(names) <= 4:
-        return f"{', '.join(names[:-1])} and {names[-1]}"
+        return f"Comparison of {', '.join(names[:-1])} and {names[-1]}"
     runs = sum(len(group.runs) for group in groups)
-    return f"{runs} runs" if groups else "No runs yet"
+    return f"Comparison of {runs} runs" if groups else "No runs yet"
 
 
 def story(groups: Sequence[Group]) -> str:
@@ -78,19 +78,20 @@ def splits(groups: Sequence[Group]) -> list[str]:
                 owners.setdefault(json.dumps(run.split), []).append(run.name)
     if not owners:
         return []
-    parts = ["<h2>Labels of each worker</h2>"]
+    parts = ["<h2>Labels of each worker</h2>", '<div class="splits">']
     for counts, names in list(owners.items())[:_SPLITS]:
         every = json.loads(counts)
         some = every[:_WORKERS]
-        whose = "all runs" if len(owners) == 1 else ", ".join(names[:4])
+        whose = "all runs" if len(owners) == 1 else "; ".join(names[:4])
         whose += f" and {len(names) - 4} more" if len(owners) > 1 and len(names) > 4 else ""
         first = f"; the first {_WORKERS} of {len(every)} workers" if some != every else ""
-        label = escape(f"Samples of each class per worker: {whose}{first}")
+        label = escape(f"Samples of each class: {whose}{first}")
         parts.append(
             f'<figure class="split"><figcaption class="soft">{label}</figcaption>'
             f'<div class="scroll" tabindex="0" role="region" aria-label="{label}">'
             f"{bars(whose, some, inside=True)}</div></figure>"
         )
+    parts.append("</div>")
     if len(owners) > _SPLITS:
         parts.append(f'<p class="soft">{len(owners) - _SPLITS} more splits are not shown.</p>')
     return parts

@@ -24,8 +24,8 @@ def side_by_side(
     common = [(key, _text(cells[key][0])) for key in known if key not in differing]
     marked = frozenset(range(len(apart)))
     return (
-        Table(f"{caption} that differ", (caption.lower(), *names), apart, marked),
-        Table(f"{caption} that all runs share", (caption.lower(), "value"), common),
+        Table(f"{caption}: what differs", (caption.lower(), *names), apart, marked),
+        Table(f"{caption}: what all runs share", (caption.lower(), "value"), common),
     )
 
 

@@ -67,7 +67,7 @@ def comparison(groups: Sequence[Group]) -> Table:
         )
         for group in groups
     ]
-    caption = "Results: mean ± standard deviation over seeds" if several else "Results"
+    caption = "Mean ± standard deviation over seeds" if several else "One seed each"
     return Table(caption, head, rows)
 
 
