@@ -23,6 +23,7 @@ class Plot {
     this.space = this.svg.namespaceURI;
     this.chart = data.charts[this.key];
     this.drawn = false;
+    this.tapped = -Infinity;
     this.title = figure.querySelector("h3").textContent;
     this.box.classList.add("live");
     this.box.tabIndex = 0;
@@ -45,7 +46,6 @@ class Plot {
     this.svg.addEventListener("pointerup", (event) => this.onUp(event));
     this.svg.addEventListener("pointercancel", () => this.endBrush());
     this.svg.addEventListener("pointerleave", () => { if (!this.brush) this.unpoint(); });
-    this.svg.addEventListener("dblclick", () => this.zoom(null));
     this.box.addEventListener("keydown", (event) => this.onKey(event));
     this.box.addEventListener("blur", () => this.unpoint());
   }
@@ -200,7 +200,13 @@ class Plot {
   onUp(event) {
     const brush = this.brush;
     this.endBrush();
-    if (!brush || Math.abs(event.clientX - brush.pixel) < 6) return;
+    if (!brush) return;
+    if (Math.abs(event.clientX - brush.pixel) < 6) {
+      // Two taps or clicks; dblclick does not come where what was clicked is drawn anew.
+      if (event.timeStamp - this.tapped < 400) this.zoom(null);
+      this.tapped = event.timeStamp;
+      return;
+    }
     this.zoom([brush.from, this.valueAt(event)].sort((one, other) => one - other));
   }
 
