@@ -16,7 +16,10 @@ from tests.report.test_page import HOSTILE
 from partavg.report.page import write_page
 from partavg.report.runs import gather
 
-playwright = pytest.importorskip("playwright.sync_api")
+REQUIRED = os.environ.get("PARTAVG_BROWSER") == "required"
+if not REQUIRED:
+    pytest.importorskip("playwright.sync_api")
+from playwright import sync_api as playwright
 
 FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -29,7 +32,7 @@ def browser() -> Iterator[Any]:
     """One browser for all tests; where it is required, its absence is a failure."""
     found = shutil.which("chromium")
     if not found:
-        if os.environ.get("PARTAVG_BROWSER") == "required":
+        if REQUIRED:
             pytest.fail("PARTAVG_BROWSER=required, but there is no chromium: install it")
         pytest.skip("there is no chromium on this machine")
     with playwright.sync_playwright() as driver, tempfile.TemporaryDirectory() as home:
