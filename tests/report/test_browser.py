@@ -6,7 +6,9 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -15,11 +17,9 @@ from tests.report.test_page import HOSTILE
 
 from partavg.report.page import write_page
 from partavg.report.runs import gather
+from partavg.report.watch import Watcher, server
 
 REQUIRED = os.environ.get("PARTAVG_BROWSER") == "required"
-if not REQUIRED:
-    pytest.importorskip("playwright.sync_api")
-from playwright import sync_api as playwright
 
 FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -35,7 +35,9 @@ def browser() -> Iterator[Any]:
         if REQUIRED:
             pytest.fail("PARTAVG_BROWSER=required, but there is no chromium: install it")
         pytest.skip("there is no chromium on this machine")
-    with playwright.sync_playwright() as driver, tempfile.TemporaryDirectory() as home:
+    name = "playwright.sync_api"
+    api = import_module(name) if REQUIRED else pytest.importorskip(name)
+    with api.sync_playwright() as driver, tempfile.TemporaryDirectory() as home:
         environment = {**os.environ, "HOME": home}
         opened = driver.chromium.launch(executable_path=found, args=FLAGS, env=environment)
         yield opened
@@ -305,3 +307,37 @@ def test_without_scripts_the_page_shows_the_same(browser: Any, written: Path) ->
         page = context.new_page()
         page.goto(written.as_uri())
         assert page.locator("#chart-loss svg path.line").count() == 7
+
+
+def test_a_watched_page_refreshes_and_keeps_what_was_chosen(browser: Any, tmp_path: Path) -> None:
+    path = make(tmp_path / "one", finished=False)
+    make(tmp_path / "two", seed=1, interval=20)
+    with (
+        server(Watcher(tmp_path, 0.2).page, 0) as served,
+        browser.new_context(viewport={"width": 1200, "height": 900}) as context,
+    ):
+        Thread(target=served.serve_forever, kwargs={"poll_interval": 0.05}).start()
+        page = context.new_page()
+        complaints: list[str] = []
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.set_default_timeout(10_000)
+        page.goto(f"http://127.0.0.1:{served.server_port}/")
+        page.get_by_role("button", name="two", exact=True).click()
+        plot = page.locator("#chart-loss .plot")
+        plot.focus()
+        page.keyboard.press("+")
+        page.locator("summary").first.click()
+        plot.focus()
+        before = plot.locator("svg > text").all_text_contents()
+        with (path / "metrics.jsonl").open("a") as file:
+            file.write('{"step": 101, "loss": 0.1}\n')
+        page.get_by_text("unfinished, step 101").first.wait_for()
+        plot.locator("clipPath").wait_for(state="attached")
+        assert plot.locator("path[data-group]").count() == 1, "two is still hidden"
+        assert plot.locator("svg > text").all_text_contents() == before, "still zoomed"
+        assert page.locator("details").first.get_attribute("open") is not None
+        assert plot.evaluate("e => e === document.activeElement"), "the focus stays"
+        served.shutdown()
+        served.server_close()
+        page.get_by_text("partavg watch has stopped").wait_for()
+        assert complaints == []

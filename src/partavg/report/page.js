@@ -99,6 +99,9 @@ const refresh = async () => {
   }
 };
 
-if (every > 0) {
-  setInterval(() => { if (!brushing && !document.hidden) refresh(); }, every * 1000);
-}
+const follow = async () => {
+  if (!brushing && !document.hidden) await refresh();
+  setTimeout(follow, every * 1000);
+};
+
+if (every > 0) setTimeout(follow, every * 1000);

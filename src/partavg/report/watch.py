@@ -57,7 +57,6 @@ def server(make: Callable[[], bytes], port: int) -> ThreadingHTTPServer:
 
     class Handler(BaseHTTPRequestHandler):
         server_version, sys_version = "partavg", ""
-        protocol_version = "HTTP/1.1"
         timeout = 30
 
         def do_GET(self) -> None:
