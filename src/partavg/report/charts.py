@@ -8,7 +8,7 @@ from partavg.report.curves import Curve
 from partavg.report.runs import Group, Run
 
 _ROUNDS = 6  # in a window in which single rounds are to be seen
-_STEP = "step"
+_STEP, _ACCURACY = "step", "Accuracy, %"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,11 @@ class Chart:
     lines: list[Line]
     log: bool = False
     """Whether a logarithmic scale may be asked for."""
+
+    @property
+    def unit(self) -> str:
+        """The unit of y, if it has one."""
+        return "%" if self.y_label.endswith("%") else ""
 
     @property
     def two(self) -> bool:
@@ -91,14 +96,14 @@ def _plain(
 ) -> Chart:
     """A metric against the step."""
     drawn = lines(groups, lambda run: curves.against_steps(run, metric).scaled(1, scale))
-    unit = "%" if scale == 100 else ""
-    return Chart(metric, title, note, _STEP, unit, drawn, log)
+    label = f"{title}, %" if scale == 100 else title
+    return Chart(metric, title, note, _STEP, label, drawn, log)
 
 
 def _over_bytes(groups: Sequence[Group]) -> Chart:
     drawn = lines(groups, lambda run: curves.against(run, "accuracy", "bytes").scaled(1e-6, 100))
     note = "Averaged model u_k on the test set, %, against what one worker has sent"
-    return Chart("accuracy_bytes", "Accuracy against traffic", note, "MB sent", "%", drawn)
+    return Chart("accuracy_bytes", "Accuracy against traffic", note, "MB sent", _ACCURACY, drawn)
 
 
 def _rounds(groups: Sequence[Group]) -> Chart:
@@ -107,7 +112,7 @@ def _rounds(groups: Sequence[Group]) -> Chart:
     drawn += lines(groups, lambda run: curves.against_steps(run, "loss_smallest_local"), other=True)
     title = "Global against smallest local loss"
     note = "All training samples, at the end of a round. Dashed: the best local model"
-    return Chart("round_losses", title, note, _STEP, "", drawn, log=True)
+    return Chart("round_losses", title, note, _STEP, "Training loss", drawn, log=True)
 
 
 def _locals(groups: Sequence[Group]) -> Chart:
@@ -116,7 +121,7 @@ def _locals(groups: Sequence[Group]) -> Chart:
         groups, lambda run: curves.against_steps(run, "accuracy_best").scaled(1, 100), other=True
     )
     note = "On the test set, %: their mean. Dashed: the best of them"
-    return Chart("accuracy_local", "Accuracy of local models", note, _STEP, "%", drawn)
+    return Chart("accuracy_local", "Accuracy of local models", note, _STEP, _ACCURACY, drawn)
 
 
 def _windows(groups: Sequence[Group]) -> list[Chart]:
@@ -143,7 +148,7 @@ def _window(
     stop = start + rounds * interval
     drawn = lines(groups, lambda run: curves.against_steps(run, "discrepancy").within(start, stop))
     note = f"Steps {start} to {stop}: {rounds} rounds of {interval} steps"
-    return Chart(key, title, note, _STEP, "", drawn)
+    return Chart(key, title, note, _STEP, "Discrepancy", drawn)
 
 
 def _fine(chart: Chart, points: int) -> bool:

@@ -15,7 +15,7 @@ _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)), 
 _COLUMN, _HEIGHT = 3.4, 2.3  # inches: a column of a two-column paper
 _LOOK: dict[Any, Any] = {
     "font.size": 8, "axes.titlesize": 8, "axes.spines.top": False, "axes.spines.right": False,
-    "axes.grid": True, "grid.linewidth": 0.4, "grid.color": "#d8dee4", "legend.frameon": False,
+    "axes.grid": True, "axes.axisbelow": True, "grid.linewidth": 0.4, "grid.color": "#d8dee4", "legend.frameon": False,
     "legend.fontsize": 7, "lines.linewidth": 1.1, "pdf.fonttype": 42, "svg.fonttype": "none",
     "svg.hashsalt": "partavg", "figure.constrained_layout.use": True,
 }  # fmt: skip
@@ -58,11 +58,11 @@ def _save(figure: Any, path: Path) -> Path:
     return path
 
 
-def _axes(count: int = 1, height: float = _HEIGHT) -> tuple[Any, Any]:
+def _axes(across: int = 1, down: int = 1, height: float = _HEIGHT) -> tuple[Any, Any]:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(_COLUMN * count, height))
-    return figure, figure.subplots(1, count, squeeze=False)[0]
+    figure = Figure(figsize=(_COLUMN * across, height * down))
+    return figure, figure.subplots(down, across, squeeze=False).flatten()
 
 
 def _lines(shown: Sequence[Chart], names: Sequence[str]) -> Any:
@@ -82,14 +82,18 @@ def _lines(shown: Sequence[Chart], names: Sequence[str]) -> Any:
                 label=None if line.seed or line.other else _plain(names[line.group]),
             )
         axes.set_xlabel(chart.x_label)
-        axes.set_ylabel(f"{chart.title}, %" if chart.y_label else chart.title)
+        axes.set_ylabel(chart.y_label)
+        if len(shown) > 1:
+            axes.set_title(chart.title)
     if len({line.group for line in shown[0].lines}) <= _MOST_NAMED:
         panels[0].legend()
     return figure
 
 
 def _heat(maps: Sequence[heat.HeatMap], names: Sequence[str]) -> Any:
-    figure, panels = _axes(len(maps), 1.9)
+    from matplotlib.ticker import MaxNLocator
+
+    figure, panels = _axes(down=len(maps), height=1.6)
     for axes, one in zip(panels, maps, strict=True):
         shade = axes.imshow(
             one.values,
@@ -103,11 +107,12 @@ def _heat(maps: Sequence[heat.HeatMap], names: Sequence[str]) -> Any:
         axes.set_title(_plain(names[one.group]))
         axes.set_xlabel("step")
         axes.set_ylabel("part")
+        axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
     return figure
 
 
 def _phases(found: dict[str, phases.Phases]) -> Any:
-    figure, (axes,) = _axes(height=0.7 + 0.28 * len(found))
+    figure, (axes,) = _axes(height=0.9 + 0.28 * len(found))
     names = list(dict.fromkeys(name for one in found.values() for name in one))
     left = np.zeros(len(found))
     for place, name in enumerate(names):
@@ -117,7 +122,7 @@ def _phases(found: dict[str, phases.Phases]) -> Any:
         left += width
     axes.invert_yaxis()
     axes.set_xlabel("seconds")
-    figure.legend(loc="outside upper center", ncols=len(names))
+    figure.legend(loc="outside upper center", ncols=3)
     return figure
 
 

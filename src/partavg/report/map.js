@@ -17,7 +17,7 @@ const readable = (figure) => {
     const step = map.steps[0] + Math.floor(column / columns * (map.steps[1] - map.steps[0] + 1));
     const value = map.values[row][column];
     readout.textContent =
-      `part ${part}, step ${step}: ${value === null ? "not measured" : text(value)}`;
+      `part ${part}, step ${step}: ${value === null ? "not measured" : text(value, 4)}`;
     readout.hidden = false;
     const right = column > columns / 2;
     readout.style.left = right ? "8px" : "auto";

@@ -171,8 +171,8 @@ def _sides(caption: str, tables: tuple[Table, Table]) -> list[str]:
         return [shown]
     return [
         shown,
-        f'<details id="{caption.lower()}-shared"><summary>What all runs share '
-        f"({len(common.rows)})</summary>{common.html('sides')}</details>",
+        f'<details id="{caption.lower()}-shared"><summary>{common.caption} ({len(common.rows)})'
+        f"</summary>{common.html('sides')}</details>",
     ]
 
 
@@ -184,7 +184,7 @@ def _data(groups: Sequence[Group], drawn: Sequence[Chart], maps: Sequence[HeatMa
         "charts": {
             chart.key: {
                 "x": chart.x_label,
-                "unit": chart.y_label,
+                "unit": chart.unit,
                 "lines": [
                     {
                         "group": line.group,

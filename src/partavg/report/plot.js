@@ -54,7 +54,7 @@ class Plot {
   get lines() { return this.chart.lines.filter(isShown); }
 
   extent() {
-    const all = this.chart.lines;
+    const shown = this.lines, all = shown.length ? shown : this.chart.lines;
     const low = Math.min(...all.map((line) => line.x[0]));
     return [low, Math.max(low + 1e-9, ...all.map((line) => line.x[line.x.length - 1]))];
   }
@@ -286,7 +286,7 @@ class Plot {
     const seeds = this.lines.filter((line) => line.seed && line.group === mean.group
       && line.other === mean.other).map((line) => line.y[nearest(line.x, x)]);
     return mean.run === null && seeds.length > 1
-      ? ` (${text(Math.min(...seeds))}–${text(Math.max(...seeds))})` : "";
+      ? ` (${text(Math.min(...seeds), 4)}–${text(Math.max(...seeds), 4)})` : "";
   }
 
   show(heading, rows) {
@@ -296,7 +296,7 @@ class Plot {
       const swatch = this.make("svg", { viewBox: "0 0 28 8", "aria-hidden": "true" },
         this.make("path", { class: line.look, d: "M1 4H27" }));
       name.textContent = groupName(line) + (line.other ? " (dashed)" : "");
-      value.textContent = `${text(y)}${this.chart.unit && ` ${this.chart.unit}`}${range}`;
+      value.textContent = `${text(y, 4)}${this.chart.unit && ` ${this.chart.unit}`}${range}`;
       row.append(swatch, name, value);
       return row;
     });

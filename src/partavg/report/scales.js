@@ -1,10 +1,10 @@
 // Numbers as text, marks on axes, and search in sorted values.
 
-const text = (value) => {
+const text = (value, digits = 5) => {
   if (value === 0) return "0";
   const size = Math.abs(value);
   if (size >= 1e6 || size < 1e-4) return value.toExponential(3).replace(/\.?0+e/, "e");
-  return String(Number(value.toPrecision(5)));
+  return String(Number(value.toPrecision(digits)));
 };
 
 const ticks = (low, high, most) => {

@@ -23,9 +23,11 @@ def side_by_side(
     apart = [(key, *(_text(cell) for cell in cells[key])) for key in known if key in differing]
     common = [(key, _text(cells[key][0])) for key in known if key not in differing]
     marked = frozenset(range(len(apart)))
+    alone = len(groups) == 1 and len(groups[0].runs) == 1
+    shared = caption if alone else f"{caption}: what all runs share"
     return (
         Table(f"{caption}: what differs", (caption.lower(), *names), apart, marked),
-        Table(f"{caption}: what all runs share", (caption.lower(), "value"), common),
+        Table(shared, (caption.lower(), "value"), common),
     )
 
 

@@ -67,7 +67,7 @@ def comparison(groups: Sequence[Group]) -> Table:
         )
         for group in groups
     ]
-    caption = "Mean ± standard deviation over seeds" if several else "One seed each"
+    caption = "Mean ± standard deviation over seeds" if several else "At the end of each run"
     return Table(caption, head, rows)
 
 
