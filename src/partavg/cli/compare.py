@@ -77,6 +77,7 @@ def compare(
                 return
             results = comparing.results(entries)
             console.print(comparison_table(results))
-            report = write_page(out / "report.html", of_entries(entries))
+            with drive.bad_input():
+                report = write_page(out / "report.html", of_entries(entries))
         console.print(comparing.verdict(results), highlight=False, soft_wrap=True)
         console.print(f"run folders: {out}\nreport: {report}", highlight=False, soft_wrap=True)

@@ -95,7 +95,8 @@ def reproduce(
                     _write(out, row, planned)
         if drive.speaks():
             console.print(_table(planned, scale))
-            report = write_page(out / "report.html", *_whole(planned, scale))
+            with drive.bad_input():
+                report = write_page(out / "report.html", *_whole(planned, scale))
             console.print(f"results: {out / 'results.csv'}", highlight=False, soft_wrap=True)
             console.print(f"run folders and a report of each row: {out}\nreport: {report}",
                           highlight=False, soft_wrap=True)  # fmt: skip

@@ -68,7 +68,8 @@ def run(
             drive.train(session, found.name, shown, request)
         if drive.speaks():
             click.echo(_sentence(folder.summary()))
-            report = write_page(folder.report_path, gather([folder.path]))
+            with drive.bad_input():
+                report = write_page(folder.report_path, gather([folder.path]))
             click.echo(f"run folder: {folder.path}\nreport: {report}")
 
 

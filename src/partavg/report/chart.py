@@ -15,7 +15,7 @@ COLORS, DASHES = 8, 5
 
 _WIDTH, _HEIGHT = 640, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 22, 12, 40
-_POINTS, _MOST, _FEWEST = 20_000, 600, 24  # of all lines, and of one
+_POINTS, _MOST, _FEWEST = 20_000, 600, 8  # of all lines, and of one
 
 
 def draw(chart: Chart) -> str:

@@ -15,9 +15,9 @@ _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)), 
 _COLUMN, _HEIGHT = 3.4, 2.3  # inches: a column of a two-column paper
 _LOOK: dict[Any, Any] = {
     "font.size": 8, "axes.titlesize": 8, "axes.spines.top": False, "axes.spines.right": False,
-    "axes.grid": True, "axes.axisbelow": True, "grid.linewidth": 0.4, "grid.color": "#d8dee4", "legend.frameon": False,
-    "legend.fontsize": 7, "lines.linewidth": 1.1, "pdf.fonttype": 42, "svg.fonttype": "none",
-    "svg.hashsalt": "partavg", "figure.constrained_layout.use": True,
+    "axes.grid": True, "axes.axisbelow": True, "grid.linewidth": 0.4, "grid.color": "#d8dee4",
+    "legend.frameon": False, "legend.fontsize": 7, "lines.linewidth": 1.1, "pdf.fonttype": 42,
+    "svg.fonttype": "none", "svg.hashsalt": "partavg", "figure.constrained_layout.use": True,
 }  # fmt: skip
 _WINDOWS = ("discrepancy_early", "discrepancy_middle")
 _MOST_NAMED = 8
@@ -85,6 +85,8 @@ def _lines(shown: Sequence[Chart], names: Sequence[str]) -> Any:
         axes.set_ylabel(chart.y_label)
         if len(shown) > 1:
             axes.set_title(chart.title)
+        if chart.two:
+            axes.plot([], [], color="gray", linestyle=_DASHES[1], label="best local model")
     if len({line.group for line in shown[0].lines}) <= _MOST_NAMED:
         panels[0].legend()
     return figure

@@ -1,6 +1,7 @@
 """The discrepancy of each part over time, as a map of colors."""
 
 from collections.abc import Sequence
+from html import escape
 from typing import NamedTuple
 
 import numpy as np
@@ -89,6 +90,38 @@ def colors() -> list[str]:
     return [
         "#" + "".join(f"{round(v):02x}" for v in color) for color in zip(*channels, strict=True)
     ]
+
+
+def section(groups: Sequence[Group], maps: Sequence[HeatMap]) -> list[str]:
+    """The maps of a page, with their scale."""
+    if not maps:
+        return []
+    bar = "".join(
+        f'<rect class="h{level}" x="{level}" width="1" height="1"/>'
+        for level in range(len(colors()))
+    )
+    return [
+        "<h2>Discrepancy of each part</h2>",
+        f'<p class="scale soft">0 <svg viewBox="0 0 {len(colors())} 1" aria-hidden="true" '
+        f'preserveAspectRatio="none" shape-rendering="crispEdges">{bar}</svg> the highest of '
+        "each map; a part is a row, time goes from left to right.</p>",
+        '<div class="charts">',
+        *(_figure(number, groups[m.group].name, m) for number, m in enumerate(maps)),
+        "</div>",
+    ]
+
+
+def _figure(number: int, name: str, one: HeatMap) -> str:
+    name, rows = escape(name), one.values.shape[0]
+    parts = f"{one.parts} parts" if one.parts > 1 else "the whole model"
+    label = f"{name}: discrepancy of {parts} over time, up to {one.highest:.3g}"
+    first, last = one.steps
+    return (
+        f'<figure class="heat" data-heat="{number}"><figcaption><h3><bdi>{name}</bdi></h3>'
+        f'<span class="soft">{parts}, up to {one.highest:.3g}</span></figcaption>'
+        f'<div class="map rows{min(rows, 3)}">{draw(one, label)}</div>'
+        f'<p class="ends soft"><span>step {first}</span><span>step {last}</span></p></figure>'
+    )
 
 
 def style() -> str:

@@ -1,6 +1,5 @@
 """The report: one HTML page that works offline, the same for one run and for many."""
 
-import json
 from base64 import b64encode
 from collections.abc import Sequence
 from hashlib import sha256
@@ -10,22 +9,19 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-import numpy as np
-
 from partavg.compare import NOTE
 from partavg.folder import write_text
 from partavg.report import heat, phases, sections
-from partavg.report.chart import draw, look, swatch
+from partavg.report.chart import draw, swatch
 from partavg.report.charts import Chart, charts
-from partavg.report.curves import thinned
+from partavg.report.data import as_json
 from partavg.report.heat import HeatMap
-from partavg.report.runs import Group, Numbers, Run, grouped
+from partavg.report.runs import Group, Run, grouped
 from partavg.report.sides import side_by_side
 from partavg.report.table import Table, comparison
 from partavg.report.words import seen
 
-_POINTS = 300_000  # in the data of all lines
-_MOST = (4000, 3000, 2000, 1500, 1000, 700, 500, 300, 200, 100, 50, 32)  # in that of one
+_MANY = 12  # groups before whose legend stands what shows or hides them all
 
 
 def write_page(path: Path, runs: Sequence[Run], tables: Sequence[Table] = ()) -> Path:
@@ -46,7 +42,7 @@ def page(runs: Sequence[Run], tables: Sequence[Table] = (), *, refresh: float = 
         style=style,
         script=script,
         refresh=f"{refresh:g}",
-        data=_json(_data(groups, drawn, maps)),
+        data=as_json(groups, drawn, maps),
         main="\n".join(_main(groups, drawn, maps, tables)),
     )
 
@@ -74,7 +70,7 @@ def _main(
         '<div class="charts">',
         *map(_figure, drawn),
         "</div>",
-        *_heat(groups, maps),
+        *heat.section(groups, maps),
     ]
     if timed:
         parts += ["<h2>Time per phase</h2>", phases.draw(timed)]
@@ -106,10 +102,14 @@ def _legend(groups: Sequence[Group]) -> str:
             f"{swatch(place)}</svg><bdi>{escape(group.name)}</bdi></button>{''.join(seeds)}</li>"
         )
     note = "Thick lines are means over seeds, thin ones single seeds. " if several else ""
-    return (
-        f'<nav class="legend" aria-label="Runs to show"><ul>{"".join(items)}</ul>'
+    tools = (
         '<p class="tools"><button type="button" id="show-all">show all</button>'
-        '<button type="button" id="show-none">hide all</button></p></nav>'
+        '<button type="button" id="show-none">hide all</button></p>'
+    )
+    parts = [f"<ul>{''.join(items)}</ul>", tools]
+    return (
+        f'<nav class="legend" aria-label="Runs to show">'
+        f"{''.join(parts if len(groups) <= _MANY else reversed(parts))}</nav>"
         f'<p class="soft hint">{note}Click a name to hide it. In a chart: drag to zoom, '
         "double-click to reset; with keys: ← → read values, + − 0 zoom.</p>"
     )
@@ -129,37 +129,6 @@ def _figure(chart: Chart) -> str:
     )
 
 
-def _heat(groups: Sequence[Group], maps: Sequence[HeatMap]) -> list[str]:
-    if not maps:
-        return []
-    bar = "".join(
-        f'<rect class="h{level}" x="{level}" width="1" height="1"/>'
-        for level in range(len(heat.colors()))
-    )
-    return [
-        "<h2>Discrepancy of each part</h2>",
-        f'<p class="scale soft">0 <svg viewBox="0 0 {len(heat.colors())} 1" aria-hidden="true" '
-        f'preserveAspectRatio="none" shape-rendering="crispEdges">{bar}</svg> the highest of '
-        "each map; a part is a row, time goes from left to right.</p>",
-        '<div class="charts">',
-        *(_heat_figure(number, groups[m.group].name, m) for number, m in enumerate(maps)),
-        "</div>",
-    ]
-
-
-def _heat_figure(number: int, name: str, one: HeatMap) -> str:
-    name, rows = escape(name), one.values.shape[0]
-    parts = f"{one.parts} parts" if one.parts > 1 else "the whole model"
-    label = f"{name}: discrepancy of {parts} over time, up to {one.highest:.3g}"
-    first, last = one.steps
-    return (
-        f'<figure class="heat" data-heat="{number}"><figcaption><h3><bdi>{name}</bdi></h3>'
-        f'<span class="soft">{parts}, up to {one.highest:.3g}</span></figcaption>'
-        f'<div class="map rows{min(rows, 3)}">{heat.draw(one, label)}</div>'
-        f'<p class="ends soft"><span>step {first}</span><span>step {last}</span></p></figure>'
-    )
-
-
 def _environment(run: Run) -> dict[str, Any]:
     return {key: value for key, value in run.environment.items() if key != "seed"}
 
@@ -174,65 +143,6 @@ def _sides(caption: str, tables: tuple[Table, Table]) -> list[str]:
         f'<details id="{caption.lower()}-shared"><summary>{common.caption} ({len(common.rows)})'
         f"</summary>{common.html('sides')}</details>",
     ]
-
-
-def _data(groups: Sequence[Group], drawn: Sequence[Chart], maps: Sequence[HeatMap]) -> Any:
-    """What page.js draws from."""
-    most = _allowance([len(line.curve.x) for chart in drawn for line in chart.lines])
-    return {
-        "groups": [{"name": g.name, "runs": [run.name for run in g.runs]} for g in groups],
-        "charts": {
-            chart.key: {
-                "x": chart.x_label,
-                "unit": chart.unit,
-                "lines": [
-                    {
-                        "group": line.group,
-                        "run": line.run,
-                        "other": line.other,
-                        "seed": line.seed,
-                        "look": look(line, chart),
-                        "x": _numbers(curve.x),
-                        "y": _numbers(curve.y),
-                    }
-                    for line in chart.lines
-                    for curve in [thinned(line.curve, most)]
-                ],
-            }
-            for chart in drawn
-        },
-        "heat": [
-            {
-                "name": groups[one.group].name,
-                "parts": one.parts,
-                "steps": one.steps,
-                "values": [_numbers(row) for row in one.values],
-            }
-            for one in maps
-        ],
-    }
-
-
-def _allowance(lengths: Sequence[int]) -> int:
-    """How many points a line may have, so that the page stays small."""
-    fits = (most for most in _MOST if sum(min(most, length) for length in lengths) <= _POINTS)
-    return next(fits, _MOST[-1])
-
-
-def _numbers(values: Numbers) -> list[float | int | None]:
-    """Rounded to what can be seen, whole numbers without a point."""
-    return [
-        None if np.isnan(value) else int(value) if value == int(value) else float(f"{value:.5g}")
-        for value in values.tolist()
-    ]
-
-
-def _json(value: Any) -> str:
-    """JSON in which nothing can end the script element that it is in."""
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=True)
-    for letter in "<>&":
-        text = text.replace(letter, f"\\u{ord(letter):04x}")
-    return text
 
 
 def _policy(style: str, script: str, live: bool) -> str:

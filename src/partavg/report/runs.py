@@ -180,4 +180,5 @@ def _rows(values: list[list[float]]) -> Numbers:
 def _settings(path: Path) -> dict[str, Any]:
     """The keys of a run's config, `section.key`, whatever kind of run it is."""
     tables = read(RunFolder(path).config_path)
-    return {f"{name}.{key}": v for name, values in tables.items() for key, v in values.items()}
+    sections = {name: values for name, values in tables.items() if isinstance(values, dict)}
+    return {f"{name}.{key}": v for name, values in sections.items() for key, v in values.items()}
