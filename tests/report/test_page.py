@@ -229,6 +229,7 @@ def test_a_run_without_metrics_has_a_page(tmp_path: Path) -> None:
     text = page(gather([path]))
     assert "<h2>Results</h2>" in text
     assert "<figure" not in text
+    assert "Curves" not in text
     assert RunFolder(path).split() is None
 
 

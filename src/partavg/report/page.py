@@ -65,13 +65,11 @@ def _main(
         comparison(groups).html(),
         f'<p class="soft">{escape(NOTE)}</p>',
         *(table.html() for table in (*tables, *clients) if table.rows),
-        "<h2>Curves</h2>",
-        _legend(groups),
-        '<div class="charts">',
-        *map(_figure, drawn),
-        "</div>",
-        *heat.section(groups, maps),
     ]
+    if drawn:
+        figures = "\n".join(map(_figure, drawn))
+        parts += ["<h2>Curves</h2>", _legend(groups), f'<div class="charts">{figures}</div>']
+    parts += heat.section(groups, maps)
     if timed:
         parts += ["<h2>Time per phase</h2>", phases.draw(timed)]
     parts += sections.splits(groups)

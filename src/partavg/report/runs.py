@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from partavg.compare import Entry, Result
 from partavg.folder import Row, RunFolder
-from partavg.tables import read
+from partavg.tables import parse, read, settings
 
 Numbers = NDArray[np.float64]
 
@@ -117,8 +117,7 @@ def named(folders: Sequence[Path]) -> dict[Path, tuple[str, str]]:
     seeds = {folder: re.fullmatch(r"(.+)-seed(\d+)", name) for folder, name in names.items()}
     alike: dict[str, list[object]] = {}
     for folder, seed in seeds.items():
-        settings = {**_settings(folder), "training.seed": None}
-        alike.setdefault(seed[1] if seed else names[folder], []).append(settings)
+        alike.setdefault(seed[1] if seed else names[folder], []).append(_what(folder))
     found = {}
     for folder, name in names.items():
         seed = seeds[folder]
@@ -127,6 +126,12 @@ def named(folders: Sequence[Path]) -> dict[Path, tuple[str, str]]:
         else:
             found[folder] = name, name
     return found
+
+
+def _what(folder: Path) -> dict[str, Any]:
+    """The settings that seeds of one scheme share: all but the seed and how it is computed."""
+    kept = _settings(folder)
+    return {k: v for k, v in kept.items() if k != "training.seed" and not k.startswith("engine.")}
 
 
 def load(path: Path, name: str, group: str) -> Run:
@@ -178,7 +183,10 @@ def _rows(values: list[list[float]]) -> Numbers:
 
 
 def _settings(path: Path) -> dict[str, Any]:
-    """The keys of a run's config, `section.key`, whatever kind of run it is."""
+    """The keys of a run's config, `section.key`, with defaults for what it does not say."""
     tables = read(RunFolder(path).config_path)
-    sections = {name: values for name, values in tables.items() if isinstance(values, dict)}
-    return {f"{name}.{key}": v for name, values in sections.items() for key, v in values.items()}
+    try:
+        return settings(parse(tables))
+    except ValueError:  # another kind of run, or from a newer version
+        sections = {name: values for name, values in tables.items() if isinstance(values, dict)}
+        return {f"{name}.{k}": v for name, values in sections.items() for k, v in values.items()}

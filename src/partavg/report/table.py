@@ -27,8 +27,8 @@ class Table:
         head = "".join(f'<th scope="col">{escape(name)}</th>' for name in self.head)
         body = "\n".join(
             ('<tr class="marked">' if number in self.marked else "<tr>")
-            + f'<th scope="row">{escape(row[0])}</th>'
-            + "".join(map(_cell, row[1:]))
+            + _cell("th", row[0])
+            + "".join(_cell("td", text) for text in row[1:])
             + "</tr>"
             for number, row in enumerate(self.rows)
         )
@@ -40,9 +40,10 @@ class Table:
         )
 
 
-def _cell(text: str) -> str:
+def _cell(tag: str, text: str) -> str:
+    scope = ' scope="row"' if tag == "th" else ""
     kind = ' class="long"' if len(text) > _LONG else ""
-    return f"<td{kind}>{escape(text)}</td>"
+    return f"<{tag}{scope}{kind}>{escape(text)}</{tag}>"
 
 
 def columns(groups: Sequence[Group]) -> dict[str, tuple[str, str, float]]:
