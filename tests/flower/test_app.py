@@ -92,6 +92,19 @@ def test_a_federated_run_next_to_a_simulated_one(tmp_path: Path) -> None:
         assert (tmp_path / "run" / name).exists()
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_federated_run_in_tensorboard(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tests.test_scalars import scalars
+
+    rows = list(server(federation(tmp_path, {"metrics.tensorboard": True})))
+    found = scalars(tmp_path / "run" / "tensorboard", unique=False)
+    assert found["discrepancy_due"][4] == pytest.approx(
+        next(row["discrepancy_due"] for row in rows if row["step"] == 4)
+    )
+    assert {"test_loss", "seconds", "bytes"} <= found.keys()
+
+
 def test_a_report_of_nothing_is_refused(tmp_path: Path) -> None:
     done = partavg("report", "nowhere", cwd=tmp_path)
     assert done.returncode == 2

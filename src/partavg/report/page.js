@@ -58,6 +58,7 @@ const start = () => {
   return () => { near.disconnect(); wide.disconnect(); };
 };
 
+document.documentElement.classList.add("scripted");
 let stop = start();
 
 // Only a page that `partavg watch` serves looks for news.

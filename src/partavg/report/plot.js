@@ -99,7 +99,7 @@ class Plot {
       parts.push(this.label(text(mark), x, height - BOTTOM + 18, "middle"));
     }
     parts.push(this.label(this.chart.x, (LEFT + width - RIGHT) / 2, height - 4, "middle"));
-    for (const line of lines.toSorted((a, b) => b.seed - a.seed)) {
+    for (const line of [...lines].sort((a, b) => b.seed - a.seed)) {
       parts.push(this.make("path", { class: line.look + (line.seed ? " seed" : ""),
         "clip-path": `url(#${clip})`, d: this.path(line), "data-group": line.group }));
     }
