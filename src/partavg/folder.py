@@ -128,13 +128,7 @@ class RunFolder:
             for number, line in enumerate(file, 1):
                 if not line.endswith("\n"):
                     return
-                try:
-                    yield json.loads(line)
-                except ValueError:
-                    raise ValueError(
-                        f"{self.metrics_path} is damaged at line {number}: leave this run out, or "
-                        f"run it again with --force"
-                    ) from None
+                yield _parsed(line, f"{self.metrics_path} is damaged at line {number}")
 
     def summary(self) -> Row:
         """The summary of a finished run."""
@@ -179,13 +173,17 @@ def environment(config: Config, reason: str) -> Row:
 
 def read_json(path: Path) -> Row:
     """Read a JSON file of a run."""
+    return _parsed(path.read_text(encoding="utf-8"), f"{path} is damaged")
+
+
+def _parsed(text: str, complaint: str) -> Row:
     try:
-        value: Row = json.loads(path.read_text(encoding="utf-8"))
+        row = json.loads(text)
     except ValueError:
-        raise ValueError(
-            f"{path} is damaged: leave this run out, or run it again with --force"
-        ) from None
-    return value
+        row = None
+    if not isinstance(row, dict):
+        raise ValueError(f"{complaint}: leave this run out, or run it again with --force")
+    return row
 
 
 def write_json(path: Path, value: Row) -> None:

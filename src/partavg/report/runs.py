@@ -148,7 +148,7 @@ def load(path: Path, name: str, group: str) -> Run:
         series,
         summary,
         folder.split(),
-        max(steps, default=summary["steps"] if summary else 0),
+        max(steps, default=int(summary.get("steps", 0)) if summary else 0),
     )
 
 
@@ -157,7 +157,7 @@ def columns(rows: Iterable[Row]) -> dict[str, Series]:
     steps: defaultdict[str, list[float]] = defaultdict(list)
     values: defaultdict[str, list[Any]] = defaultdict(list)
     for row in rows:
-        step = row["step"]
+        step = row.get("step", 0)
         for key, value in row.items():
             if key not in _UNUSED:
                 steps[key].append(step)
