@@ -52,7 +52,7 @@ def test_a_real_comparison_has_everything(finished: list[Entry]) -> None:
     ):  # fmt: skip
         assert heading in headings
     assert " ± " in text
-    keys = ("averaging.parts", "training.seed")
+    keys = ("averaging.<wbr>parts", "training.<wbr>seed")
     assert all(f'<tr class="marked"><th scope="row">{key}' in text for key in keys)
     assert data_of(text)["groups"] == [
         {"name": name, "runs": [f"{name}, seed 0", f"{name}, seed 1"]}

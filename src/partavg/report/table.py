@@ -10,7 +10,7 @@ from statistics import mean, stdev
 from partavg.compare import COLUMNS
 from partavg.report.runs import Group
 
-_LONG = 40  # letters that a cell has in one line
+_LONG = 48  # letters that a cell has in one line
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Table:
         head = "".join(f'<th scope="col">{escape(name)}</th>' for name in self.head)
         body = "\n".join(
             ('<tr class="marked">' if number in self.marked else "<tr>")
-            + _cell("th", row[0])
-            + "".join(_cell("td", text) for text in row[1:])
+            + _name(row[0])
+            + "".join(map(_cell, row[1:]))
             + "</tr>"
             for number, row in enumerate(self.rows)
         )
@@ -40,10 +40,15 @@ class Table:
         )
 
 
-def _cell(tag: str, text: str) -> str:
-    scope = ' scope="row"' if tag == "th" else ""
+def _name(text: str) -> str:
     kind = ' class="long"' if len(text) > _LONG else ""
-    return f"<{tag}{scope}{kind}>{escape(text)}</{tag}>"
+    broken = escape(text).replace("/", "/<wbr>").replace(".", ".<wbr>")  # where a phone breaks it
+    return f'<th scope="row"{kind}>{broken}</th>'
+
+
+def _cell(text: str) -> str:
+    kind = ' class="long"' if len(text) > _LONG else ""
+    return f"<td{kind}>{escape(text)}</td>"
 
 
 def columns(groups: Sequence[Group]) -> dict[str, tuple[str, str, float]]:
