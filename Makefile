@@ -1,11 +1,12 @@
-# `make demo` shows what partial averaging does; `make test` runs every test. Both set up first.
+# `make demo` shows what partial averaging does; `make test` runs every test; `make docs` builds the
+# site. All set up first.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: demo test check setup clean
+.PHONY: demo test check docs setup clean
 
 demo: $(READY)
 	$(BIN)/partavg compare
@@ -20,13 +21,16 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: $(READY)  # the site, in docs/_build; a warning is an error
+	$(BIN)/python -m sphinx -b html -W -n --keep-going -q docs docs/_build
+
 setup: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("partavg needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,flower-simulation]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs,flower-simulation]'
 	touch $(READY)
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) build dist docs/_build

@@ -6,7 +6,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # also for the processes that tes
 
 from jaxtyping import install_import_hook
 
-_CHECKED = ["core", "engines", "evaluate", "data", "theory"]
+_CHECKED = ["core", "engines", "evaluation", "data", "theory"]
 install_import_hook([f"partavg.{name}" for name in _CHECKED], "beartype.beartype").__enter__()
 
 import pytest

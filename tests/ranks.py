@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from tests.processes import context
 
 _LIMIT = 100.0  # seconds that a call may take
 
@@ -22,7 +22,6 @@ class Ranks:
     """Runs a function on all ranks at once."""
 
     def __init__(self, count: int, folder: Path) -> None:
-        context = mp.get_context("spawn")
         pipes = [context.Pipe() for _ in range(count)]
         self.processes = [
             context.Process(target=_serve, args=(rank, count, folder, pipe[1]), daemon=True)

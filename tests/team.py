@@ -1,6 +1,5 @@
 """Real processes that simulate together, started for a test and ended with it."""
 
-import multiprocessing
 import pickle
 import traceback
 from collections.abc import Callable
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tests.processes import context
 from torch.distributed import FileStore
 
 from partavg.backends.ranks import Ranks
@@ -18,7 +18,6 @@ LIMIT = 250  # seconds
 
 def together(size: int, folder: Path, work: Callable[..., Any], *arguments: Any) -> list[Any]:
     """What `work(team, *arguments)` returns in each of so many new processes."""
-    context = multiprocessing.get_context("spawn")
     pipes = [context.Pipe(duplex=False) for _ in range(size)]
     processes = [
         context.Process(target=_rank, args=(pipe, rank, size, str(folder), work, arguments))

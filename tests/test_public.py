@@ -1,5 +1,6 @@
 """The public surface: small, sorted, documented, and as the README says."""
 
+import ast
 import doctest
 import importlib
 import pkgutil
@@ -7,12 +8,21 @@ import re
 import runpy
 from pathlib import Path
 
+import click
 import pytest
+from tests.commands import blocks, command_lines, parse
 
 import partavg
+from partavg.cli import drive, main
+from partavg.solvers import SOLVERS
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING", "SECURITY")),
+    ROOT / "benchmarks" / "RESULTS.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+SHELL = ("", "sh", "text")
 MODULES = [
     module.name
     for module in pkgutil.walk_packages(partavg.__path__, "partavg.")
@@ -27,12 +37,52 @@ def test_the_surface_is_small_and_sorted() -> None:
     assert all(hasattr(partavg, name) for name in names)
 
 
+def test_names_are_imported_when_they_are_used() -> None:
+    """What a type checker reads, what is exported and where it lives are one list."""
+    source = ast.parse(Path(partavg.__file__).read_text())
+    block = next(node for node in source.body if isinstance(node, ast.If))
+    imports = {
+        (node.module, alias.name)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    homes = {
+        (f"partavg.{m}", name) for m, names in partavg._HOMES.items() for name in names.split()
+    }
+    assert imports == homes
+    assert sorted(name for _, name in homes) == sorted(partavg.__all__)
+    assert set(partavg.__all__) <= set(dir(partavg))
+    everything: dict[str, object] = {}
+    exec("from partavg import *", everything)
+    assert set(partavg.__all__) <= everything.keys()
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        partavg.nothing  # noqa: B018
+
+
+def test_no_module_hides_a_public_name() -> None:
+    """Importing partavg.x would replace a function partavg.x."""
+    modules = {module.name for module in pkgutil.iter_modules(partavg.__path__)}
+    assert not modules & set(partavg.__all__)
+
+
 def test_every_public_name_is_documented() -> None:
     for name in partavg.__all__:
         if not name.isupper():
             assert (getattr(partavg, name).__doc__ or "").strip(), name
     text = (ROOT / "docs" / "api.md").read_text()
     assert sorted(re.findall(r"^\| `(\w+)`", text, re.MULTILINE)) == sorted(partavg.__all__)
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    """With its docstring; that Sphinx finds them is checked when the site is built."""
+    text = (ROOT / "docs" / "reference.rst").read_text()
+    named = re.findall(r"^\.\. (?:auto\w+|py:data):: ([\w.]+)$", text, re.MULTILINE)
+    assert len(set(named)) == len(named)
+    assert set(partavg.__all__) <= set(named)
+    solvers = {f"{made.__module__}.{made.__qualname__}" for made in SOLVERS.values()}
+    flower = {f"partavg.flower.{name}" for name in ("client_app", "server_app")}
+    assert (solvers - {"partavg.solvers.sgd.SGD"}) | flower <= set(named)
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -47,16 +97,86 @@ def test_examples_in_docstrings(name: str) -> None:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_python_in_the_pages_runs(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for block in re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL):
-        exec(compile(block, path.name, "exec"), {})
+def test_python_in_the_pages_runs(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for language, block in blocks(path.read_text()):
+        if language == "python":
+            exec(compile(block, path.name, "exec"), {})
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_command_lines_in_the_pages_could_be_run(path: Path) -> None:
+    """They name commands, options, recipes and keys that exist."""
+    recipes = (ROOT / "docs" / "recipes.md").read_text()
+    shell = [content for language, content in blocks(path.read_text()) if language in SHELL]
+    for block in shell:
+        for line in command_lines(block):
+            if line.startswith("_PARTAVG_COMPLETE="):
+                assert re.match(r"_PARTAVG_COMPLETE=(bash|zsh|fish)_source partavg\b", line)
+                continue
+            for override in parse(line).params.get("overrides", ()):
+                assert f"| `{override.partition('=')[0]}` |" in recipes, line
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_commands_in_sentences_exist(path: Path) -> None:
+    """`partavg run --scheme periodic`: the command is there, and it has the option."""
+    prose = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+    for name, rest in re.findall(r"`partavg ([a-z]+)([^`]*)`", prose):
+        command: click.Command | None = main.commands.get(name)
+        assert command is not None, name
+        for word in rest.split():
+            if isinstance(command, click.Group):
+                command = command.commands.get(word, command)
+            assert not word.startswith("--") or word in {
+                option for parameter in command.params for option in parameter.opts
+            }, f"{name} {word}"
+
+
+def test_every_command_is_in_a_page() -> None:
+    text = "\n".join(path.read_text() for path in PAGES)
+    for name in main.commands:
+        assert f"partavg {name}" in text, name
+
+
+def test_exit_codes_are_documented_alike() -> None:
+    pages = [(ROOT / "docs" / name).read_text() for name in ("runs.md", "command-line.md")]
+    tables = [re.findall(r"^\| (\d+) \| (.*) \|$", page, re.MULTILINE) for page in pages]
+    assert tables[0] == tables[1]
+    known = {0, drive.BAD_INPUT, drive.DIVERGED, drive.LOST, drive.INTERRUPTED}
+    assert {int(code) for code, _ in tables[0]} == known
+    assert all(re.search(rf"\b{code}\b", main.help or "") for code in known)
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_links_in_the_pages_lead_somewhere(path: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text()):
+    """In the repository, that is; that they do in the site is checked when it is built."""
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", path.read_text()):
         if not target.startswith("http"):
-            assert (path.parent / target).exists(), target
+            page = path.parent / target if target else path
+            assert page.exists(), target
+            assert not anchor or anchor in anchors(page), f"{target}#{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page as a repository's host names them."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_the_readme_fits_a_screen() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 85
+    assert any(line.startswith("![") for line in lines), "with a picture"
+
+
+def test_nothing_names_a_machine() -> None:
+    """No page holds a path of where it was written."""
+    for path in PAGES:
+        assert not re.search(r"/(tmp|work|root|home)/\w", path.read_text()), path
 
 
 def test_the_quickstart_is_short() -> None:

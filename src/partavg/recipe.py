@@ -9,12 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from partavg.config import Config
+from partavg.recipes import ROOT
+from partavg.recipes import names as names
 from partavg.tables import check_name, override_, parse, read
-
-ROOT = Path(__file__).parent / "recipes"
-"""Where the recipes are that come with the package."""
-
-DEMO = "demo"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +71,6 @@ def find(name: str | Path) -> Path:
         return path
     check_name("recipe", str(name), names(), "`partavg recipes` lists them, or name a file")
     return ROOT / f"{name}.toml"
-
-
-def names() -> list[str]:
-    """The recipes that come with the package, in the order of the tables."""
-    found = (path.relative_to(ROOT).with_suffix("").as_posix() for path in ROOT.rglob("*.toml"))
-    return sorted(found, key=_numbers_by_value)
-
-
-def _numbers_by_value(name: str) -> list[tuple[float, str]]:
-    pieces = re.split(r"(\d+(?:\.\d+)?)", name)
-    return [(float(piece), "") if piece[:1].isdigit() else (-1.0, piece) for piece in pieces]
 
 
 def _about(path: Path) -> str:

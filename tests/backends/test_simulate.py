@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from partavg import Layout, Schedule, Simulation, iid
 from partavg.core.partition import PARTITIONS, contiguous
 from partavg.data.batches import Batches
-from partavg.evaluate import evaluate, recompute_statistics_
+from partavg.evaluation import evaluate, recompute_statistics_
 from partavg.models import mlp
 from partavg.solvers.sgd import SGD
 

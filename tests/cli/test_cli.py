@@ -8,8 +8,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from tests.processes import Command
 
 RECIPE = """
 [split]
@@ -42,12 +44,18 @@ def recipe(tmp_path: Path) -> Path:
     return path
 
 
-def partavg(*arguments: object, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+class Done(NamedTuple):
+    """What a command wrote."""
+
+    stdout: str
+    stderr: str
+
+
+def partavg(*arguments: object, cwd: Path, code: int = 0) -> Done:
     """Run a command to its end; no traceback, whatever happens."""
-    done = subprocess.run(
-        [*COMMAND, *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=100
-    )
-    assert done.returncode == code, done.stdout + done.stderr
+    command = Command(arguments, cwd)
+    done = Done(*command.communicate())
+    assert command.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done
 
@@ -145,18 +153,7 @@ def test_divergence_is_exit_code_3(recipe: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "o/summary.json").exists()
 
 
-def start(*arguments: object, cwd: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*COMMAND, *map(str, arguments)],
-        cwd=cwd,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
-
-
-def wait_for_rows(metrics: Path, count: int, process: subprocess.Popen[str]) -> None:
+def wait_for_rows(metrics: Path, count: int, process: Command) -> None:
     deadline = time.monotonic() + 60
     while not metrics.exists() or metrics.read_bytes().count(b"\n") < count:
         assert process.poll() is None, process.communicate()
@@ -164,7 +161,7 @@ def wait_for_rows(metrics: Path, count: int, process: subprocess.Popen[str]) -> 
         time.sleep(0.002)
 
 
-LONG = ("--set", "training.steps=400", "--set", "checkpoints.every=7")
+LONG = ("--set", "training.steps=200", "--set", "checkpoints.every=7")
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +179,7 @@ def test_killed_at_any_moment_a_run_resumes_to_the_same_bits(
     out = tmp_path / "out"
     rows = 0
     for extra in (0, 20, 33, 50):  # killed four times, each further on
-        process = start("run", recipe, *LONG, "--out", "out", "--resume", cwd=tmp_path)
+        process = Command(["run", recipe, *LONG, "--out", "out", "--resume"], tmp_path)
         wait_for_rows(out / "metrics.jsonl", rows + extra, process)
         process.send_signal(signal.SIGKILL)
         process.communicate()
@@ -195,7 +192,7 @@ def test_killed_at_any_moment_a_run_resumes_to_the_same_bits(
 def test_ctrl_c_saves_and_prints_the_command_that_goes_on(
     recipe: Path, tmp_path: Path, whole: dict[str, bytes]
 ) -> None:
-    process = start("run", recipe, *LONG, "--out", "out", cwd=tmp_path)
+    process = Command(["run", recipe, *LONG, "--out", "out"], tmp_path)
     wait_for_rows(tmp_path / "out" / "metrics.jsonl", 30, process)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
@@ -211,7 +208,7 @@ def test_ctrl_c_saves_and_prints_the_command_that_goes_on(
 def test_a_damaged_checkpoint_is_passed_over(
     recipe: Path, tmp_path: Path, whole: dict[str, bytes]
 ) -> None:
-    process = start("run", recipe, *LONG, "--out", "out", cwd=tmp_path)
+    process = Command(["run", recipe, *LONG, "--out", "out"], tmp_path)
     wait_for_rows(tmp_path / "out" / "metrics.jsonl", 30, process)
     process.send_signal(signal.SIGKILL)
     process.communicate()
@@ -256,7 +253,7 @@ def test_compare_without_a_recipe_is_the_demo(tmp_path: Path) -> None:
 def test_an_interrupted_comparison_goes_on(recipe: Path, tmp_path: Path) -> None:
     arguments = ("compare", recipe, *LONG, "--schemes", "periodic,partial")
     partavg(*arguments, "--out", "whole", cwd=tmp_path)
-    process = start(*arguments, "--out", "out", cwd=tmp_path)
+    process = Command([*arguments, "--out", "out"], tmp_path)
     wait_for_rows(tmp_path / "out" / "partial-seed0" / "metrics.jsonl", 20, process)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)

@@ -3,13 +3,13 @@
 import csv
 import re
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 import torch
-from tests.cli.test_cli import COMMAND, partavg
+from tests.cli.test_cli import partavg
+from tests.processes import Command
 
 from partavg.data import cache, imdb
 
@@ -76,10 +76,7 @@ def test_a_reproduction_that_was_stopped_goes_on(root: Path, tmp_path: Path) -> 
         *SMALL,
     ]
     partavg(*arguments, "--out", "whole", cwd=tmp_path)
-    process = subprocess.Popen(
-        [*COMMAND, *arguments, "--out", "broken"], cwd=tmp_path, text=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-    )  # fmt: skip
+    process = Command([*arguments, "--out", "broken"], tmp_path)
     metrics = tmp_path / "broken/table1/imdb-interval2/partial-seed0/metrics.jsonl"
     while process.poll() is None and not (metrics.exists() and metrics.stat().st_size > 500):
         time.sleep(0.01)

@@ -4,7 +4,7 @@ from math import isclose
 
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from partavg.core.schedule import Schedule
@@ -89,6 +89,7 @@ def simulated(job: Job, network: Network, schedule: Schedule, delay: int, cycles
     return (now - half) / (steps - steps // 2)
 
 
+@settings(max_examples=25)
 @given(jobs, networks, schedules, st.data())
 def test_the_formula_is_what_happens(
     job: Job, network: Network, schedule: Schedule, data: st.DataObject

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from partavg import Simulation, iid
 from partavg.backends.flower.post import Post
 from partavg.core.seeds import fold, seeded
-from partavg.evaluate import unchanged
+from partavg.evaluation import unchanged
 from partavg.flower import client_app, server_app
 from partavg.flower.run import FederatedRun
 from partavg.flower.settings import Settings

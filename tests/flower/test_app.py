@@ -15,7 +15,7 @@ from tests.flower.federation import federation, server
 from tests.flower.grid import FakeGrid
 
 from partavg.backends.flower.post import Post
-from partavg.evaluate import unchanged
+from partavg.evaluation import unchanged
 from partavg.flower.new import write_app
 from partavg.flower.run import FederatedRun
 from partavg.flower.settings import Settings

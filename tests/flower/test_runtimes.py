@@ -108,7 +108,7 @@ def test_a_client_killed_and_returned(programs: Programs) -> None:
     folder = RunFolder(programs.folder / "killed")
     settings = {
         **REAL,
-        "training.steps": 12,
+        "training.steps": 8,
         "averaging.interval": 2,
         "averaging.parts": 2,
         "flower.folder": str(folder.path),

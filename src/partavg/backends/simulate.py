@@ -38,7 +38,7 @@ from partavg.data.dataset import Samples
 from partavg.engines.choose import choose
 from partavg.engines.fused.precision import Precision
 from partavg.engines.model import Loss, RowModel
-from partavg.evaluate import Counts, Evaluation, count, recompute_statistics_
+from partavg.evaluation import Counts, Evaluation, count, recompute_statistics_
 from partavg.solvers.sgd import SGD
 
 Augment = Callable[[Tensor, Tensor | None], Tensor]
@@ -65,6 +65,18 @@ class Simulation:
     what the model sees, for example `Images`. `precision` and `deterministic` are the
     fused engine's. The workers are dealt over the processes of a `team`, which all make the same
     calls.
+
+    >>> from partavg import iid
+    >>> x = torch.arange(40.0).view(40, 1)
+    >>> split = iid(torch.zeros(40, dtype=torch.long), workers=4, seed=0)
+    >>> simulation = Simulation(
+    ...     nn.Linear(1, 1), nn.functional.mse_loss, (x / 40, x), split,
+    ...     schedule=Schedule.partial(2), lr=0.1, batch=5,
+    ... )
+    >>> [record.due for record in simulation.train(until=4)]
+    [(1,), (0,), (1,), (0,)]
+    >>> simulation.workers.messages, len(simulation.discrepancy().per_part)
+    (4, 2)
     """
 
     def __init__(

@@ -2,20 +2,30 @@
 
 import click
 
-from partavg.cli.compare import compare
-from partavg.cli.data import data_command
-from partavg.cli.flower import flower
-from partavg.cli.plan import plan
-from partavg.cli.recipes import recipe_command
-from partavg.cli.report import report
-from partavg.cli.reproduce import reproduce
-from partavg.cli.run import run
-from partavg.cli.split import split
-from partavg.cli.theory import theory
-from partavg.cli.watch import watch
+from partavg.cli.commands.compare import compare
+from partavg.cli.commands.data import data
+from partavg.cli.commands.flower import flower
+from partavg.cli.commands.plan import plan
+from partavg.cli.commands.recipes import recipes
+from partavg.cli.commands.report import report
+from partavg.cli.commands.reproduce import reproduce
+from partavg.cli.commands.run import run
+from partavg.cli.commands.split import split
+from partavg.cli.commands.theory import theory
+from partavg.cli.commands.watch import watch
+
+EXAMPLES = """\b
+Examples:
+  partavg compare
+  partavg run recipe.toml --out runs/mine
+  partavg reproduce table1 --rows cifar10 --scale 0.02
+"""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=EXAMPLES,
+)
 @click.version_option(package_name="partavg", message="%(prog)s %(version)s")
 def main() -> None:
     """Partial model averaging for federated learning and local SGD.
@@ -28,14 +38,17 @@ def main() -> None:
     """
 
 
-main.add_command(compare)
-main.add_command(data_command, "data")
-main.add_command(flower)
-main.add_command(plan)
-main.add_command(recipe_command, "recipes")
-main.add_command(report)
-main.add_command(reproduce)
-main.add_command(run)
-main.add_command(split)
-main.add_command(theory)
-main.add_command(watch)
+for command in (
+    compare,
+    data,
+    flower,
+    plan,
+    recipes,
+    report,
+    reproduce,
+    run,
+    split,
+    theory,
+    watch,
+):
+    main.add_command(command)

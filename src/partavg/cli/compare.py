@@ -3,8 +3,6 @@
 from functools import partial
 from pathlib import Path
 
-import click
-
 from partavg import compare as comparing
 from partavg import recipe as recipes
 from partavg.build import check
@@ -17,27 +15,7 @@ from partavg.data.root import root
 from partavg.report.page import write_page
 from partavg.report.runs import of_entries
 
-EXAMPLES = """\b
-Examples:
-  partavg compare
-  partavg compare --seeds 3
-  partavg compare recipe.toml --schemes periodic,4-parts,partial --set averaging.interval=8
-"""
 
-
-@click.command(epilog=EXAMPLES)
-@click.argument("recipe", required=False, default=recipes.DEMO)
-@click.option(
-    "--schemes",
-    help="Which schemes, separated by commas; 4-parts averages in 4 parts.  "
-    f"[default: those of the recipe, or {','.join(comparing.SCHEMES)}]",
-)
-@options.seeds
-@options.settings
-@options.data
-@options.out
-@options.resume
-@options.force
 def compare(
     recipe: str,
     schemes: str | None,
@@ -48,11 +26,7 @@ def compare(
     resume: bool,
     force: bool,
 ) -> None:
-    """Train the same task from the same start under several averaging schemes.
-
-    RECIPE is a file, or a name that `partavg recipes` lists. Without it the demo is run: 64 workers
-    with uneven shares of a subset of Fashion-MNIST that comes with the package.
-    """
+    """Train the same task from the same start under several averaging schemes."""
     console = drive.console()
     with job() as this:
         with drive.bad_input(this.team), drive.plain_warnings():

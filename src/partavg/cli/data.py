@@ -3,11 +3,10 @@
 import shlex
 from pathlib import Path
 
-import click
 from rich import box
 from rich.table import Table
 
-from partavg.cli import drive, options
+from partavg.cli import drive
 from partavg.cli.transfer import transfer
 from partavg.data import DATASETS, SOURCES, cache
 from partavg.data.fetch import fetch as fetch_files
@@ -15,43 +14,19 @@ from partavg.data.fetch import find_source, part_path
 from partavg.data.root import root as data_root
 from partavg.data.source import Source
 
-EXAMPLES = """\b
-Examples:
-  partavg data
-  partavg data --data /datasets
-"""
 
-FETCH_EXAMPLES = """\b
-Examples:
-  partavg data fetch cifar10
-  partavg data fetch cifar100 svhn --data /datasets
-"""
+def show(given: Path | None) -> None:
+    """List the datasets and where they are."""
+    with drive.bad_input():
+        root = data_root(given)
+        console = drive.console()
+        console.print(_table(root))
+        console.print(f"root: {root}", highlight=False, markup=False, soft_wrap=True)
 
 
-@click.group(invoke_without_command=True, epilog=EXAMPLES)
-@options.data
-@click.pass_context
-def data_command(context: click.Context, data: Path | None) -> None:
-    """List the datasets and where they are; `fetch` downloads them."""
-    context.obj = data
-    if context.invoked_subcommand is None:
-        with drive.bad_input():
-            root = data_root(data)
-            console = drive.console()
-            console.print(_table(root))
-            console.print(f"root: {root}", highlight=False, markup=False, soft_wrap=True)
-
-
-@data_command.command(epilog=FETCH_EXAMPLES)
-@click.argument("names", metavar="NAME...", nargs=-1, required=True)
-@options.data
-@click.pass_obj
-def fetch(group: Path | None, names: tuple[str, ...], data: Path | None) -> None:
-    """Download datasets from their official addresses, check and unpack them.
-
-    A download that was stopped goes on where it ended.
-    """
-    root = data_root(data or group)
+def fetch(names: tuple[str, ...], given: Path | None) -> None:
+    """Download datasets from their official addresses, check and unpack them."""
+    root = data_root(given)
     with drive.bad_input(), drive.plain_warnings():
         for name in names:
             find_source(name)  # a wrong name is found before anything is downloaded

@@ -6,21 +6,9 @@ import click
 
 from partavg.cli import drive
 
-EXAMPLES = """\b
-Examples:
-  partavg flower new fashion
-"""
 
-
-@click.group()
-def flower() -> None:
-    """Train with real clients over a real network, by Flower (see docs/flower.md)."""
-
-
-@flower.command(epilog=EXAMPLES)
-@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
 def new(folder: Path) -> None:
-    """Write a Flower app into DIR: federated Fashion-MNIST, to run as it is and to edit."""
+    """Write a Flower app into a folder."""
     with drive.bad_input():
         try:
             from partavg.flower.new import write_app

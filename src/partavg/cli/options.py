@@ -1,10 +1,47 @@
-"""Options that several commands have."""
+"""Options that several commands have, and how a shell completes them."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem
 
-recipe = click.argument("recipe", metavar="RECIPE")
+from partavg.recipes import DEMO, names
+
+FETCHABLE = ("cifar10", "cifar100", "fashion_mnist", "imdb", "svhn", "svhn_extra")
+
+
+def _starting(incomplete: str, known: Iterable[str]) -> list[CompletionItem]:
+    return [CompletionItem(name) for name in known if name.startswith(incomplete)]
+
+
+def recipes(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """The recipes that come with the package, and files."""
+    return [CompletionItem(incomplete, type="file"), *_starting(incomplete, names())]
+
+
+def tables_and_recipes(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """The paper's tables and the recipes of their rows."""
+    tables = dict.fromkeys(name.partition("/")[0] for name in names() if "/" in name)
+    return _starting(incomplete, [*tables, *names()])
+
+
+def fetchable(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """The datasets that can be downloaded."""
+    return _starting(incomplete, FETCHABLE)
+
+
+recipe = click.argument("recipe", metavar="RECIPE", shell_complete=recipes)
+recipe_or_demo = click.argument("recipe", required=False, default=DEMO, shell_complete=recipes)
+scheme = click.option(
+    "--scheme", help="A scheme: one of the recipe's own, or as in `partavg compare`."
+)
 settings = click.option(
     "--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Change a setting."
 )

@@ -6,34 +6,21 @@ import click
 from rich import box
 from rich.table import Table
 
-from partavg import recipe as recipes
+from partavg import recipe as files
 from partavg.cli import drive
-
-EXAMPLES = """\b
-Examples:
-  partavg recipes
-  partavg recipes table3
-  partavg recipes table1/cifar10-interval8 > mine.toml
-"""
 
 COLUMNS = ("periodic", "partial", "synchronous", "note")
 
 
-@click.command(epilog=EXAMPLES)
-@click.argument("name", required=False)
-def recipe_command(name: str | None) -> None:
-    """List the recipes that come with the package, with what the paper reports for them.
-
-    With the NAME of a table, only those of that table; with the name of a recipe, its text, to
-    edit and run.
-    """
-    known = recipes.names()
+def recipes(name: str | None) -> None:
+    """List the recipes that come with the package, or print one."""
+    known = files.names()
     tables = {recipe.partition("/")[0] for recipe in known if "/" in recipe}
     if name is None or name in tables:
         drive.console().print(_table([r for r in known if name in (None, r.partition("/")[0])]))
         return
     with drive.bad_input():
-        click.echo(recipes.find(name).read_text(encoding="utf-8"), nl=False)
+        click.echo(files.find(name).read_text(encoding="utf-8"), nl=False)
 
 
 def _table(names: list[str]) -> Table:
@@ -43,7 +30,7 @@ def _table(names: list[str]) -> Table:
         "`partavg compare NAME`, a table with `partavg reproduce TABLE`.",
         caption_justify="left",
     )
-    rows = {name: _row(recipes.load(name)) for name in names}
+    rows = {name: _row(files.load(name)) for name in names}
     columns = [column for column in COLUMNS if any(row[column] for row in rows.values())]
     table.add_column("recipe", no_wrap=True)
     for column in columns:
@@ -55,7 +42,7 @@ def _table(names: list[str]) -> Table:
     return table
 
 
-def _row(recipe: recipes.Recipe) -> dict[str, str]:
+def _row(recipe: files.Recipe) -> dict[str, str]:
     paper = recipe.paper
     if paper is None:
         return {**dict.fromkeys(COLUMNS, ""), "note": recipe.about}

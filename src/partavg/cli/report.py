@@ -11,56 +11,7 @@ from partavg.report.page import write_page
 from partavg.report.runs import gather, grouped
 from partavg.report.table import to_csv, to_latex
 
-EXAMPLES = """\b
-Examples:
-  partavg report runs/compare-1 --open
-  partavg report runs/simulated runs/federated --out both.html
-  partavg report runs/compare-1 --csv table.csv --latex table.tex
-  partavg report runs/compare-1 --figures figures --format svg
-"""
 
-
-@click.command(epilog=EXAMPLES)
-@click.argument(
-    "folders",
-    metavar="RUN...",
-    nargs=-1,
-    required=True,
-    type=click.Path(file_okay=False, path_type=Path),
-)
-@click.option(
-    "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=Path("report.html"),
-    show_default=True,
-    help="The page to write.",
-)
-@click.option("--open", "opens", is_flag=True, help="Show the page in a browser.")
-@click.option(
-    "--csv",
-    "table",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the numbers of the table, too.",
-)
-@click.option(
-    "--latex",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the table for LaTeX (booktabs), too.",
-)
-@click.option(
-    "--figures",
-    metavar="FOLDER",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Draw the charts for a paper, too: a file each. Needs partavg[figures].",
-)
-@click.option(
-    "--format",
-    "kind",
-    type=click.Choice(["pdf", "svg"]),
-    default="pdf",
-    show_default=True,
-    help="Of the figures.",
-)
 def report(
     folders: tuple[Path, ...],
     out: Path,
@@ -70,12 +21,7 @@ def report(
     figures: Path | None,
     kind: str,
 ) -> None:
-    """Show runs next to each other on one page that works offline.
-
-    RUN is a run folder, or a folder that contains run folders: simulated or federated ones,
-    finished or not. Folders NAME-seed0, NAME-seed1, … of one comparison are shown as one scheme,
-    with mean and deviation.
-    """
+    """Show runs next to each other on one page that works offline."""
     with drive.bad_input():
         for path, suffix in ((out, ".html"), (table, ".csv"), (latex, ".tex")):
             options.check_suffix(path, suffix)

@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import click
 from rich import box
 from rich.table import Table
 
@@ -21,29 +20,7 @@ from partavg.report.page import write_page
 from partavg.report.runs import Run, of_entries
 from partavg.report.table import Table as Shown
 
-EXAMPLES = """\b
-Examples:
-  partavg reproduce table1 --rows cifar10 --seeds 3
-  partavg reproduce table3 --rows femnist,imdb-alpha1 --scale 0.05
-  partavg reproduce table1/cifar10-interval8 --out runs/cell --resume
-"""
 
-
-@click.command(epilog=EXAMPLES)
-@click.argument("target", metavar="TABLE")
-@click.option("--rows", metavar="WORDS", help="Only rows with one of these words in their name.")
-@options.seeds
-@click.option(
-    "--scale",
-    type=click.FloatRange(0, 1, min_open=True),
-    default=1.0,
-    help="A trial: this share of the budget and of the data. Every output then says so.",
-)
-@options.settings
-@options.data
-@options.out
-@options.resume
-@options.force
 def reproduce(
     target: str,
     rows: str | None,
@@ -55,11 +32,7 @@ def reproduce(
     resume: bool,
     force: bool,
 ) -> None:
-    """Run the recipes of a TABLE of the paper (table1 to table5, or all) or one recipe.
-
-    They run one after another, each scheme with each seed; then what the paper reports is printed
-    beside what was measured, with the sign of partial − periodic.
-    """
+    """Run recipes of the paper's tables and print what it reports beside what was measured."""
     console = drive.console()
     settings = [*overrides, *([f"training.scale={scale}"] if scale != 1 else [])]
     store = _Datasets(root(data))

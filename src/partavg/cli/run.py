@@ -15,24 +15,7 @@ from partavg.folder import Row, RunFolder
 from partavg.report.page import write_page
 from partavg.report.runs import gather
 
-EXAMPLES = """\b
-Examples:
-  partavg run recipe.toml
-  partavg run recipe.toml --set averaging.interval=8 --set training.seed=1
-  partavg run table1/cifar10-interval8 --scheme periodic --data ~/datasets
-  partavg run runs/recipe-1/config.toml --out runs/recipe-1 --resume
-  torchrun --nproc-per-node 4 -m partavg run recipe.toml
-"""
 
-
-@click.command(epilog=EXAMPLES)
-@options.recipe
-@click.option("--scheme", help="A scheme: one of the recipe's own, or as in `partavg compare`.")
-@options.settings
-@options.data
-@options.out
-@options.resume
-@options.force
 def run(
     recipe: str,
     scheme: str | None,
@@ -42,10 +25,7 @@ def run(
     resume: bool,
     force: bool,
 ) -> None:
-    """Train what RECIPE describes: a file, or a name that `partavg recipes` lists.
-
-    A recipe of several schemes is trained with partial averaging if no other is named.
-    """
+    """Train what a recipe describes."""
     with job() as this:
         with drive.bad_input(this.team), drive.plain_warnings():
             options.check_resume(out, resume=resume, force=force)

@@ -15,44 +15,13 @@ from partavg.data.split import save
 from partavg.folder import write_text
 from partavg.report.bars import bars
 
-EXAMPLES = """\b
-Examples:
-  partavg split --plot
-  partavg split recipe.toml --plot uneven.svg --set split.alpha=0.1
-  partavg split recipe.toml --save split.npz
-  partavg run recipe.toml --set split.name=saved --set split.path=split.npz
-"""
-
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
-@click.command(epilog=EXAMPLES)
-@click.argument("recipe", required=False, default=recipes.DEMO)
-@click.option(
-    "--plot",
-    is_flag=False,
-    flag_value=Path("split.svg"),
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Draw it, to split.svg or the file named.",
-)
-@click.option(
-    "--save",
-    "kept",
-    is_flag=False,
-    flag_value=Path("split.npz"),
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Keep it, in split.npz or the file named.",
-)
-@options.settings
-@options.data
 def split(
     recipe: str, plot: Path | None, kept: Path | None, overrides: tuple[str, ...], data: Path | None
 ) -> None:
-    """Show which samples the workers of RECIPE own: how many, of which classes.
-
-    `--plot` draws the number of samples of each class that each worker owns; `--save` keeps the
-    split for other recipes.
-    """
+    """Show which samples the workers of a recipe own."""
     with drive.bad_input(), drive.plain_warnings():
         options.check_suffix(plot, ".svg")
         options.check_suffix(kept, ".npz")

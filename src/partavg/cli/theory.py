@@ -1,7 +1,6 @@
 """`partavg theory`."""
 
 from pathlib import Path
-from typing import get_args
 
 import click
 import torch
@@ -21,42 +20,8 @@ from partavg.data.root import root
 from partavg.data.split import Split
 from partavg.folder import write_json
 from partavg.theory import Estimates, Theorem, Theorem1, Theorem2, estimate
-from partavg.theory.curvature import Method
-
-EXAMPLES = """\b
-Examples:
-  partavg theory
-  partavg theory --steps 100 --set averaging.interval=4
-  partavg theory recipe.toml --scheme periodic --json theory.json
-"""
 
 
-@click.command(epilog=EXAMPLES)
-@click.argument("recipe", required=False, default=recipes.DEMO)
-@click.option("--scheme", help="A scheme: one of the recipe's own, or as in `partavg compare`.")
-@click.option("--steps", default=0, show_default=True, help="Train so many steps before measuring.")
-@click.option(
-    "--workers",
-    "roughness_of",
-    default=4,
-    show_default=True,
-    help="Measure the smoothness of so many workers' losses; it takes the longest.",
-)
-@click.option(
-    "--method",
-    type=click.Choice(get_args(Method)),
-    default="auto",
-    show_default=True,
-    help="Measure smoothness by the Hessian, or by differences of gradients, which see kinks too.",
-)
-@click.option(
-    "--json",
-    "kept",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write all numbers, those of every part too, to this file.",
-)
-@options.settings
-@options.data
 def theory(
     recipe: str,
     scheme: str | None,
@@ -67,12 +32,7 @@ def theory(
     overrides: tuple[str, ...],
     data: Path | None,
 ) -> None:
-    """Say what the paper's theorems promise for RECIPE, and whether its learning rate is allowed.
-
-    Smoothness, gradient noise and the difference between workers are measured where training
-    starts, or after some steps. From them come the largest learning rate that the theorem for IID
-    or non-IID data allows, the terms of its bound, and the longest interval at this learning rate.
-    """
+    """Say what the paper's theorems promise for a recipe."""
     console = drive.console()
     with drive.bad_input(), drive.plain_warnings():
         options.check_suffix(kept, ".json")

@@ -160,7 +160,11 @@ def reduced(reduce: Reduce, values: Float[Tensor, "_"]) -> Float[Tensor, "_"]:
 def consensus(
     rows: Float[Tensor, "m d"], weights: Float[Tensor, "m"], reduce: Reduce = alone
 ) -> Float[Tensor, "d"]:
-    """The averaged model u = Σ p_i x_i."""
+    """The averaged model u = Σ p_i x_i.
+
+    >>> consensus(torch.tensor([[0.0, 1.0], [2.0, 1.0]]), torch.tensor([0.5, 0.5]))
+    tensor([1., 1.])
+    """
     total = rows.new_empty(rows.shape[1])
     _weigh_(total, [rows], weights)
     return reduced(reduce, total)

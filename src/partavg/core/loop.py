@@ -46,7 +46,7 @@ class Engine(Protocol):
 
 
 class Record(NamedTuple):
-    """What one iteration did."""
+    """What one iteration did: see `Simulation` for an example."""
 
     step: int
     losses: Float[Tensor, "m"]
@@ -81,7 +81,8 @@ def train(
 ) -> Iterator[Record]:
     """Train up to step `until`, in place; yield a record after each iteration.
 
-    Between two records the caller may evaluate, save `workers`, or stop.
+    Between two records the caller may evaluate, save `workers`, or stop. `Simulation.train` calls
+    it with all that it needs; call it yourself with an engine or batches of your own.
     """
     for step in range(workers.step + 1, until + 1):
         if plan.participation and plan.participation.changes(step):

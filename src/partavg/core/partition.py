@@ -16,7 +16,11 @@ from partavg.core.layout import Layout
 
 
 class Span(NamedTuple):
-    """The half-open range of columns [start, stop)."""
+    """The half-open range of columns [start, stop).
+
+    >>> Span(0, 3)
+    Span(start=0, stop=3)
+    """
 
     start: int
     stop: int
@@ -64,13 +68,21 @@ class Partition:
 
 
 def whole(layout: Layout, parts: int, seed: int = 0) -> Partition:
-    """All columns in one part: what periodic averaging and synchronous SGD use."""
+    """All columns in one part: what periodic averaging and synchronous SGD use.
+
+    >>> whole(Layout(("weight", "bias"), ((4, 3), (4,))), 1).sizes
+    (16,)
+    """
     _check_count(parts, 1, "the whole model is one part")
     return Partition(layout.size, ((Span(0, layout.size),),))
 
 
 def contiguous(layout: Layout, parts: int, seed: int = 0) -> Partition:
-    """Equal ranges of columns, in order."""
+    """Equal ranges of columns, in order.
+
+    >>> contiguous(Layout(("weight", "bias"), ((4, 3), (4,))), 2).parts
+    ((Span(start=0, stop=8),), (Span(start=8, stop=16),))
+    """
     _check_count(parts, layout.size, f"the model has {layout.size} columns")
     cuts = [layout.size * part // parts for part in range(parts + 1)]
     return Partition(layout.size, tuple((Span(*ends),) for ends in pairwise(cuts)))
@@ -81,6 +93,9 @@ def by_channel(layout: Layout, parts: int, seed: int = 0) -> Partition:
 
     All parts get equally many channels of a tensor; those left over go to the parts that are
     smallest so far, widest channels first, so that the parts end almost equally large.
+
+    >>> by_channel(Layout(("weight", "bias"), ((4, 3), (4,))), 2).parts[0]
+    (Span(start=0, stop=6), Span(start=12, stop=14))
     """
     channels = sum(_channels(shape) for shape in layout.shapes if prod(shape))
     _check_count(parts, channels, f"the model has {channels} channels")
@@ -103,7 +118,11 @@ def by_channel(layout: Layout, parts: int, seed: int = 0) -> Partition:
 
 
 def by_layer(layout: Layout, parts: int, seed: int = 0) -> Partition:
-    """Whole layers (the tensors of one module), the largest first, each to the smallest part."""
+    """Whole layers (the tensors of one module), the largest first, each to the smallest part.
+
+    >>> by_layer(Layout(("0.weight", "0.bias", "2.weight"), ((4, 3), (4,), (2, 4))), 2).sizes
+    (16, 8)
+    """
     layers: dict[str, list[Span]] = {}
     for name, start, size in zip(layout.names, layout.starts, layout.sizes, strict=True):
         layers.setdefault(module_of(name), []).append(Span(start, start + size))
@@ -118,7 +137,11 @@ def by_layer(layout: Layout, parts: int, seed: int = 0) -> Partition:
 
 
 def blocks(layout: Layout, parts: int, seed: int = 0) -> Partition:
-    """Equal blocks of columns, 16 for each part where there are enough, dealt at random."""
+    """Equal blocks of columns, 16 for each part where there are enough, dealt at random.
+
+    >>> blocks(Layout(("weight",), ((64, 3),)), 4, seed=0).sizes
+    (48, 48, 48, 48)
+    """
     _check_count(parts, layout.size, f"the model has {layout.size} columns")
     count = parts * max(1, min(16, layout.size // parts))
     cuts = [layout.size * block // count for block in range(count + 1)]

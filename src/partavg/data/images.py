@@ -22,6 +22,10 @@ class Images:
 
     All on the images' own device and for all workers at once. What is padded is 0, the mean.
     Crops and flips are drawn from a key per worker and step.
+
+    >>> stored = torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1)
+    >>> Images.fit(stored)(stored).flatten()
+    tensor([-1.,  1.])
     """
 
     mean: Float[Tensor, "*c"]

@@ -18,7 +18,11 @@ _TRIES = 1000
 
 
 def iid(labels: Int[Tensor, "n"], workers: int, seed: int) -> Split:
-    """Shuffle all samples and deal them out evenly."""
+    """Shuffle all samples and deal them out evenly.
+
+    >>> [len(owned) for owned in iid(torch.zeros(10, dtype=torch.long), workers=4, seed=0)]
+    [3, 3, 2, 2]
+    """
     _check_workers(len(labels), workers)
     order = np.random.default_rng(fold(seed, "split")).permutation(len(labels))
     return [_owned([part]) for part in np.array_split(order, workers)]
@@ -37,6 +41,11 @@ def dirichlet(
 
     `balanced` gives no more to a worker that already owns n / workers samples. The whole draw is
     repeated until every worker owns at least `minimum` samples.
+
+    >>> labels = torch.arange(600) % 3
+    >>> owned = dirichlet(labels, workers=4, seed=0, alpha=0.1)
+    >>> sum(map(len, owned)), min(map(len, owned)) >= 10
+    (600, True)
     """
     _check_workers(len(labels), workers)
     if not 0 < alpha < float("inf"):

@@ -25,6 +25,10 @@ class RowModel:
     of its state dict stay inside the copy, shared by all workers. All other buffers, of any dtype,
     are carried in rows of the parameters' dtype. A module given in evaluation mode is trained in
     training mode; parts of it that are in evaluation mode by themselves stay so.
+
+    >>> model = RowModel(nn.Linear(3, 2), nn.functional.mse_loss, torch.device("cpu"))
+    >>> model.params.names, model.params.size, model.buffers.size
+    (('weight', 'bias'), 8, 0)
     """
 
     def __init__(self, module: nn.Module, loss: Loss, device: torch.device) -> None:

@@ -20,7 +20,7 @@ from partavg import checkpoint
 from partavg.backends.flower.post import Post
 from partavg.backends.flower.server import Exchange, Server
 from partavg.backends.flower.terms import Terms
-from partavg.evaluate import Transform, evaluate
+from partavg.evaluation import Transform, evaluate
 from partavg.flower.settings import Settings
 from partavg.folder import Row, RunFolder, environment, write_json, write_text
 from partavg.scalars import Scalars, check_scalars

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from partavg.backends.flower.post import Post
 from partavg.backends.simulate import Augment
 from partavg.engines.model import Loss
-from partavg.evaluate import Transform, unchanged
+from partavg.evaluation import Transform, unchanged
 from partavg.flower.run import FederatedRun
 from partavg.flower.settings import Settings
 

@@ -21,9 +21,9 @@ from partavg.solvers.sgd import SGD
 class SCAFFOLD:
     """g ← g − c_i + c; when part j is averaged c_i⁺ = c_i − c + (r_j − x_i) / h_i for its columns.
 
-    Then c ← c + (|S|/N) Σ p_i (c_i⁺ − c_i). Messages are twice as long. r is each part's value at
-    its last averaging, h_i the sum of the learning rates since then; with momentum in the base each
-    weighs as much as momentum makes of it.
+    Then c ← c + (active share) Σ p_i (c_i⁺ − c_i). Messages are twice as long. r is each part's
+    value at its last averaging, h_i the sum of the learning rates since then; with momentum in the
+    base each weighs as much as momentum makes of it.
     """
 
     base: SGD = field(default_factory=SGD)

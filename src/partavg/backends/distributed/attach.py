@@ -60,6 +60,18 @@ def attach(
     as `group` is machines × ranks of a machine: inside a machine all is averaged after every step.
     With torchft's `manager`, replicas may come and go instead. Without an optimizer, call `step`
     after each of your steps.
+
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> model = nn.Linear(2, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> with attach(model, optimizer, interval=2) as averager:
+    ...     for _ in range(4):
+    ...         optimizer.zero_grad()
+    ...         model(torch.ones(1, 2)).sum().backward()
+    ...         optimizer.step()
+    >>> averager.steps
+    4
+    >>> dist.destroy_process_group()
     """
     groups = [] if manager else _groups(group)
     try:

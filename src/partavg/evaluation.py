@@ -53,7 +53,14 @@ def evaluate(
     samples: tuple[Tensor, Tensor],
     transform: Transform = unchanged,
 ) -> Evaluation:
-    """Evaluate a model on inputs and targets; it is left in evaluation mode."""
+    """Evaluate a model on inputs and targets; it is left in evaluation mode.
+
+    >>> always_first = nn.Linear(1, 2, bias=False)
+    >>> _ = nn.init.zeros_(always_first.weight)
+    >>> samples = torch.ones(4, 1), torch.tensor([0, 0, 0, 1])
+    >>> evaluate(always_first, nn.functional.cross_entropy, samples).accuracy
+    0.75
+    """
     return count(module, loss, samples, transform).evaluation
 
 

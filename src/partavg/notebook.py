@@ -1,0 +1,301 @@
+"""Runs in a notebook: metrics as a table, figures and progress in place.
+
+All of it works elsewhere, too: a table prints as text, progress is a bar or a line.
+"""
+
+import json
+import sys
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+from importlib import import_module
+from math import isfinite
+from pathlib import Path
+from time import monotonic
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from torch import Tensor
+
+from partavg.backends.simulate import Simulation
+from partavg.cli.display import Status, display
+from partavg.folder import Row, RunFolder
+from partavg.report.chart import draw, swatch
+from partavg.report.charts import Chart, Line
+from partavg.report.curves import Curve
+
+_UPDATE_EVERY = 0.5  # seconds between two pictures of a run that goes on
+_MOST_ROWS = 10  # of a table that is shown
+_MAIN = ("loss", "accuracy", "discrepancy")
+_STYLE = """<style>
+.partavg { display: flex; flex-wrap: wrap; gap: 0 1.5rem; align-items: start }
+.partavg > p { flex-basis: 100%; margin: .3rem 0 }
+.partavg figure { flex: 1 1 300px; max-width: 560px; margin: 0 }
+.partavg svg { font: 12px system-ui, sans-serif; fill: currentColor }
+.partavg figcaption svg { width: 24px; margin-left: 1em }
+.partavg th, .partavg td { text-align: right; padding: .1rem .6rem }
+.partavg .line { fill: none; stroke-width: 1.8 }
+.partavg .grid { stroke: currentColor; opacity: .15 }
+.partavg .c0 { stroke: #d9691e } .partavg .c1 { stroke: #2f7fd6 } .partavg .c2 { stroke: #7d8793 }
+.partavg .c3 { stroke: #2c9a4b } .partavg .c4 { stroke: #9467e0 } .partavg .c5 { stroke: #cf5c9f }
+.partavg .c6 { stroke: #2b9cb8 } .partavg .c7 { stroke: #d0485a }
+.partavg .d1 { stroke-dasharray: 9 3 } .partavg .d2 { stroke-dasharray: 2 4 }
+.partavg .d3 { stroke-dasharray: 9 3 2 3 } .partavg .d4 { stroke-dasharray: 5 3 }
+.partavg progress { width: 12em; vertical-align: middle }
+</style>"""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A picture that a notebook shows."""
+
+    html: str
+
+    def _repr_html_(self) -> str:
+        return f'<div class="partavg">{_STYLE}{self.html}</div>'
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Metrics, a row for each step at which something was measured.
+
+    >>> table = Table([{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.5, "accuracy": 0.5}])
+    >>> table.columns
+    ('step', 'loss', 'accuracy')
+    >>> table["loss"], table["accuracy"]  # NaN where nothing was measured
+    (array([2. , 1.5]), array([nan, 0.5]))
+    >>> table
+    step  loss  accuracy
+       1     2
+       2   1.5       0.5
+    """
+
+    rows: list[Row] = field(repr=False)
+    name: str = "run"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of all columns."""
+        return tuple(dict.fromkeys(name for row in self.rows for name in row))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """A column as an array: of numbers, or of objects where it holds anything else."""
+        if name not in self.columns:
+            raise KeyError(f"{name!r} was not measured: there are {', '.join(self.columns)}")
+        values = [row.get(name, np.nan) for row in self.rows]
+        if all(isinstance(value, int | float) for value in values):
+            return np.array(values)
+        column = np.empty(len(values), dtype=object)
+        column[:] = values
+        return column
+
+    def to_pandas(self) -> Any:
+        """The same as a DataFrame, where pandas is installed."""
+        return import_module("pandas").DataFrame(self.rows, columns=list(self.columns))
+
+    def figure(self, metric: str, *others: "Table") -> Figure:
+        """A metric against the step, beside that of other runs."""
+        tables = [self, *others]
+        if not any(metric in table.columns for table in tables):
+            self[metric]  # says what there is
+        names = [table.name for table in tables]
+        legend = _legend(names) if others else ""
+        said = f"<figcaption><b>{escape(metric)}</b> {legend}</figcaption>"
+        drawn = _drawn(metric, [table._points(metric) for table in tables])
+        return Figure(f"<figure>{said}{drawn}</figure>")
+
+    def _points(self, metric: str) -> list[tuple[float, float]]:
+        pairs = [(row["step"], row[metric]) for row in self.rows if metric in row]
+        return [(step, value) for step, value in pairs if isfinite(value)]
+
+    def _cells(self) -> list[list[str]]:
+        """What is shown: the first and the last rows of the columns that hold numbers."""
+        names = [name for name in self.columns if self[name].dtype != object]
+        half = _MOST_ROWS // 2
+        rows = self.rows if len(self) <= _MOST_ROWS else [*self.rows[:half], *self.rows[-half:]]
+        cells = [[_number(row[name]) if name in row else "" for name in names] for row in rows]
+        if len(self) > _MOST_ROWS:
+            cells.insert(half, ["…"] * len(names))
+        return [names, *cells]
+
+    def __repr__(self) -> str:
+        cells = self._cells()
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = (
+            "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+            for row in cells
+        )
+        return "\n".join(line.rstrip() for line in lines)
+
+    def _repr_html_(self) -> str:
+        head, *body = self._cells()
+        lines = "".join(f"<tr>{_row('td', row)}</tr>" for row in body)
+        table = f"<table><thead><tr>{_row('th', head)}</tr></thead><tbody>{lines}</tbody></table>"
+        return Figure(f"{table}<p>{len(self)} rows</p>")._repr_html_()
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What is in a run folder: the recipe, the metrics, and how the run ended."""
+
+    path: Path
+    config: dict[str, Any]
+    """The recipe, every default filled in."""
+    metrics: Table
+    summary: Row
+    """Empty while the run goes on."""
+
+    def figure(self, metric: str, *others: "Results") -> Figure:
+        """A metric against the step, beside that of other runs."""
+        return self.metrics.figure(metric, *(other.metrics for other in others))
+
+    def __repr__(self) -> str:
+        ended = "finished" if self.summary else "not finished"
+        return f"{self.path}: {len(self.metrics)} rows of metrics, {ended}\n{self.metrics!r}"
+
+    def _repr_html_(self) -> str:
+        numbers = {k: _number(v) for k, v in self.summary.items() if isinstance(v, int | float)}
+        summary = "".join(
+            f"<tr>{_row('th', [k])}{_row('td', [v])}</tr>" for k, v in numbers.items()
+        )
+        charts = "".join(
+            self.figure(metric).html for metric in _MAIN if metric in self.metrics.columns
+        )
+        title = f"<p><b>{escape(str(self.path))}</b></p><table>{summary}</table>"
+        return Figure(title + charts)._repr_html_()
+
+
+def load_run(folder: str | Path) -> Results:
+    """What a run left in its folder; a run that goes on can be read, too.
+
+    `load_run("runs/mine").metrics["accuracy"]` is an array, `.figure("accuracy")` a picture, and
+    the whole shows itself in a notebook.
+    """
+    here = RunFolder(Path(folder))
+    if not here.exists:
+        inside = sorted(path.parent.name for path in here.path.glob("*/config.toml"))
+        hint = f"name one of its folders, {', '.join(inside)}" if inside else "name a run folder"
+        raise ValueError(f"{folder} holds no run: {hint}")
+    text = here.metrics_path.read_text(encoding="utf-8") if here.metrics_path.exists() else ""
+    whole = text[: text.rfind("\n") + 1].splitlines()  # the last line may be in the making
+    return Results(
+        here.path,
+        tomllib.loads(here.config_path.read_text(encoding="utf-8")),
+        Table([json.loads(line) for line in whole], here.path.resolve().name),
+        here.summary() if here.finished else {},
+    )
+
+
+def follow(
+    simulation: Simulation,
+    until: int,
+    *,
+    test: tuple[Tensor, Tensor] | None = None,
+    every: int = 10,
+    name: str = "run",
+) -> Table:
+    """Train up to step `until` and show it as it goes: loss, discrepancy, accuracy on `test`.
+
+    They are measured `every` so many steps and at the end, and returned as a table of that name. In
+    a notebook a bar and figures grow in place, in a terminal it is a bar, elsewhere lines.
+    """
+    if every < 1:
+        raise ValueError(f"measuring every {every} steps makes no sense: use 1 or more")
+    rows: list[Row] = []
+    with _Cell(rows) if _in_notebook() else display(Console()) as shown:
+        shown.start(name, simulation.workers.step, until)
+        for record in simulation.train(until):
+            if record.step % every and record.step != until:
+                continue
+            row: Row = {
+                "step": record.step,
+                "loss": float(simulation.mean_loss(record.losses)),
+                "lr": record.lr,
+                "bytes": record.bytes,
+                "messages": record.messages,
+                "discrepancy": simulation.discrepancy().total,
+            }
+            if test is not None:
+                found = simulation.evaluate(test)
+                row["test_loss"] = found.loss
+                if found.accuracy is not None:
+                    row["accuracy"] = found.accuracy
+            rows.append(row)
+            shown.update(row)
+    return Table(rows, name)
+
+
+def _in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return getattr(shell, "kernel", None) is not None
+
+
+class _Cell:
+    """The Display of a notebook: a bar and figures below the cell, redrawn in place."""
+
+    def __init__(self, rows: list[Row]) -> None:
+        self._rows = rows
+        self._status = Status()
+        self._label, self._steps, self._shown = "", 1, 0.0
+        self._handle: Any = None
+
+    def __enter__(self) -> Self:
+        show = import_module("IPython.display").display
+        self._handle = show(Figure(""), display_id=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        """Print below the cell."""
+        print(text)
+
+    def start(self, label: str, step: int, steps: int) -> None:
+        """Begin to show a run."""
+        self._label, self._steps = label, steps
+
+    def update(self, row: Row) -> None:
+        """Draw anew, unless that was done just now and more is to come."""
+        self._status.take(row)
+        now = monotonic()
+        if row["step"] < self._steps and now - self._shown < _UPDATE_EVERY:
+            return
+        self._shown = now
+        bar = f'<progress max="{self._steps}" value="{row["step"]}"></progress>'
+        said = f"{escape(self._label)}: {bar} {row['step']}/{self._steps}, {self._status}"
+        table = Table(self._rows)
+        charts = [table.figure(metric).html for metric in _MAIN if metric in table.columns]
+        self._handle.update(Figure(f"<p>{said}</p>{''.join(charts)}"))
+
+
+def _row(tag: str, cells: Sequence[str]) -> str:
+    return "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells)
+
+
+def _drawn(title: str, points: Sequence[list[tuple[float, float]]]) -> str:
+    """Curves over steps, as the report draws them."""
+    lines = [
+        Line(place, place, Curve(*np.array(curve, float).T))
+        for place, curve in enumerate(points)
+        if curve
+    ]
+    return draw(Chart(title, title, "", "step", title, lines)) if lines else ""
+
+
+def _legend(names: Sequence[str]) -> str:
+    return " ".join(
+        f'<svg viewBox="0 0 28 8">{swatch(place)}</svg> {escape(name)}'
+        for place, name in enumerate(names)
+    )
+
+
+def _number(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.5g}"

@@ -1,0 +1,57 @@
+"""Processes forked from one that has imported everything, which takes seconds each time."""
+
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+context = multiprocessing.get_context("forkserver")
+context.set_forkserver_preload(["partavg.cli.compare", "partavg.cli.reproduce", "partavg.cli.run"])
+
+
+class Command:
+    """A `partavg` command in a process of its own, used like subprocess.Popen."""
+
+    def __init__(self, arguments: Sequence[object], cwd: Path) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self._streams = [Path(self._folder.name) / name for name in ("stdout", "stderr")]
+        words = [str(argument) for argument in arguments]
+        self._process = context.Process(target=_partavg, args=(words, cwd, *self._streams))
+        self._process.start()
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def send_signal(self, number: signal.Signals) -> None:
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
+
+    def communicate(self, timeout: float = 100) -> tuple[str, str]:
+        """What it wrote, when it has ended."""
+        self._process.join(timeout)
+        self._process.kill()
+        self._process.join()
+        stdout, stderr = (s.read_text() if s.exists() else "" for s in self._streams)
+        self._folder.cleanup()
+        return stdout, stderr
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+
+def _partavg(words: list[str], cwd: Path, *streams: Path) -> None:
+    from partavg.cli import main
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.chdir(cwd)
+    for number, path in enumerate(streams, 1):
+        opened = os.open(path, os.O_WRONLY | os.O_CREAT)
+        os.dup2(opened, number)
+        os.close(opened)
+    with open(1, "w", closefd=False) as sys.stdout, open(2, "w", 1, closefd=False) as sys.stderr:
+        sys.argv = ["partavg", *words]
+        main(words, prog_name="partavg")
