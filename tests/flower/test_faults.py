@@ -1,6 +1,7 @@
 """What breaks is left out, named and made whole again; it never touches the model."""
 
 import logging
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -133,10 +134,11 @@ def test_a_bad_answer_is_no_answer(
 
         grid.after = after
 
-    with caplog.at_level(logging.WARNING, "flwr"):
+    with caplog.at_level(logging.INFO, "flwr"):
         run, rows, _ = trained(tmp_path, prepare, **SHORT)
     assert reason in rows[2]["away"]["0"]
     assert f"client 0 (node 100) is left out at step 3: {rows[2]['away']['0']}" in caplog.text
+    assert re.search(r"partavg: step 3/\d+, 2 of 3 clients, [\d.]+ s", caplog.text)
     assert [row["clients"] for row in rows] == [[0, 1, 2]] * 2 + [[1, 2]] + [[0, 1, 2]] * 2
     assert run.folder.summary()["clients"]["0"]["away"][0]["step"] == 3
     other, _, _ = without

@@ -65,6 +65,7 @@ class FederatedRun:
                 if scalars:
                     scalars.write(row)
                 self._save()
+                log.info("partavg: %s", self._said(row))
                 yield row
         self._finish()
 
@@ -141,6 +142,17 @@ class FederatedRun:
         if wanted or exchange.stage == "end":
             row |= self._evaluated()
         return row
+
+    def _said(self, row: Row) -> str:
+        """An exchange in a few words."""
+        parts = [
+            f"step {row['step']}/{self._settings.steps}",
+            f"{len(row['clients'])} of {self._settings.config.training.workers} clients",
+            f"{row['seconds']:.1f} s",
+        ]
+        if "accuracy" in row:
+            parts.append(f"accuracy {100 * row['accuracy']:.2f} %")
+        return ", ".join(parts)
 
     def _evaluated(self) -> Row:
         if self._test is None:
