@@ -4,9 +4,6 @@ import pytest
 from tests import tasks
 
 from partavg.compare import Entry, Result, plan, results, verdict
-from partavg.folder import RunFolder
-from partavg.report.chart import Line, chart, thinned, ticks
-from partavg.report.page import write_report
 
 
 def test_a_plan_has_every_scheme_with_every_seed(tmp_path: Path) -> None:
@@ -97,35 +94,3 @@ def test_schemes_start_at_the_same_point_and_send_the_same(finished: list[Entry]
     assert len(firsts) == 2, "one first loss per seed"
     traffic = {summary["bytes"] for r in results(finished) for summary in r.summaries}
     assert len(traffic) == 1
-
-
-def test_the_report_is_one_page_without_links(finished: list[Entry], tmp_path: Path) -> None:
-    page = write_report(tmp_path / "report.html", finished).read_text()
-    assert page.count("<polyline") == 4 * 4, "four charts of four runs"
-    assert verdict(results(finished)).replace("'", "&#x27;") in page
-    assert "http" not in page
-    assert "<script" not in page
-    for name in ("averaging.parts", "training.seed"):
-        assert name in page
-
-
-def test_the_report_escapes_what_it_is_given(finished: list[Entry], tmp_path: Path) -> None:
-    evil = "<script>alert(1)</script>"
-    entries = [Entry(evil, entry.config, RunFolder(entry.folder.path)) for entry in finished]
-    page = write_report(tmp_path / "report.html", entries).read_text()
-    assert evil not in page
-    assert "&lt;script&gt;" in page
-
-
-def test_charts() -> None:
-    assert chart("nothing", "step", [Line("empty", "c0", [])]) == ""
-    flat = chart("flat", "step", [Line("one", "c0", [(1, 2.0), (2, 2.0)])])
-    assert "nan" not in flat
-    assert flat.startswith("<svg")
-    assert ticks(0.2, 0.9) == [0.2, 0.4, 0.6, 0.8, 1.0]
-    assert ticks(1e-14, 3e-14) == pytest.approx([1e-14, 1.5e-14, 2e-14, 2.5e-14, 3e-14])
-    points = [(float(i), float(i % 7)) for i in range(100_000)]
-    few = thinned(points)
-    assert len(few) <= 1300
-    assert {y for _, y in few} >= {0.0, 6.0}
-    assert few == sorted(few)

@@ -42,7 +42,7 @@ def test_a_run_folder_holds_everything(tmp_path: Path) -> None:
     names = {path.name for path in run.folder.path.iterdir()}
     assert names == {
         "checkpoints", "config.toml", "environment.json", "metrics.jsonl", "model.pt",
-        "summary.json",
+        "split.json", "summary.json",
     }  # fmt: skip
     rows = list(run.folder.rows())
     assert [row["step"] for row in rows] == list(range(1, 13))

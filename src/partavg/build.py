@@ -26,6 +26,7 @@ from partavg.data.dataset import Dataset
 from partavg.data.images import Images
 from partavg.data.split import Split
 from partavg.engines.model import RowModel
+from partavg.scalars import check_scalars
 
 _SCALED_TRAIN = 64  # samples per worker that a scaled run keeps at least
 _SCALED_TEST = 1000
@@ -113,6 +114,16 @@ def split(config: Config, data: Dataset) -> Split:
     return owned
 
 
+def label_counts(config: Config, full: Dataset) -> list[list[int]]:
+    """How many training samples of each class each worker owns; none where there are no classes."""
+    data = scaled(config, full)
+    labels = data.train.targets
+    if labels.ndim != 1 or labels.is_floating_point():
+        return []
+    owned = split(config, data)
+    return [labels[samples].bincount(minlength=data.classes).tolist() for samples in owned]
+
+
 def simulation(
     config: Config, full: Dataset, device: torch.device, team: Team | None = None
 ) -> Simulation:
@@ -178,6 +189,7 @@ def check(config: Config, full: Dataset) -> None:
     params = RowModel(_model(config, data), F.cross_entropy, torch.device("cpu")).params
     PARTITIONS[averaging.partition](params, parts, training.seed)
     check_images(config, data)
+    check_scalars(config.metrics.tensorboard)
     device(config)
 
 

@@ -167,7 +167,7 @@ NOTE = "Accuracy and loss of the averaged model u_K, on test and training set; s
 
 def caveat(summaries: Sequence[Row]) -> str:
     """What must be said of runs that were shortened for a trial; empty if none was."""
-    scales = sorted({summary["scale"] for summary in summaries} - {1})
+    scales = sorted({summary.get("scale", 1) for summary in summaries} - {1})
     if not scales:
         return ""
     shares = ", ".join(f"{scale:g}" for scale in scales)

@@ -96,6 +96,7 @@ class Metrics:
     discrepancy_parts: bool = False
     round_losses_every: Annotated[int, Ge(0)] = 0
     timings: bool = False
+    tensorboard: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,9 @@ class RunFolder:
         self.metrics_path = path / "metrics.jsonl"
         self.summary_path = path / "summary.json"
         self.environment_path = path / "environment.json"
+        self.split_path = path / "split.json"
+        self.report_path = path / "report.html"
+        self.scalars = path / "tensorboard"
         self.model_path = path / "model.pt"
         self.checkpoints = path / "checkpoints"
 
@@ -94,7 +97,8 @@ class RunFolder:
         """Remove what an old run left here; write the config and environment of a new one."""
         self.path.mkdir(parents=True, exist_ok=True)
         old = (self.summary_path, self.config_path, self.model_path, self.metrics_path)
-        for path in (*old, *self.checkpoints.glob("step-*.pt")):
+        shown = (self.split_path, self.report_path, *self.scalars.glob("events.*"))
+        for path in (*old, *shown, *self.checkpoints.glob("step-*.pt")):
             path.unlink(missing_ok=True)
         write_text(self.config_path, dump(config))
         self.write_environment(config, reason, ranks)
@@ -119,14 +123,32 @@ class RunFolder:
         return self.metrics_path.open("a", encoding="utf-8", newline="\n")
 
     def rows(self) -> Iterator[Row]:
-        """The metrics written so far."""
+        """The metrics written so far; a line that is being written is left out."""
         with self.metrics_path.open(encoding="utf-8") as file:
-            yield from map(json.loads, file)
+            for number, line in enumerate(file, 1):
+                if not line.endswith("\n"):
+                    return
+                yield _parsed(line, f"{self.metrics_path} is damaged at line {number}")
 
     def summary(self) -> Row:
         """The summary of a finished run."""
-        summary: Row = json.loads(self.summary_path.read_text(encoding="utf-8"))
-        return summary
+        return read_json(self.summary_path)
+
+    def environment(self) -> Row:
+        """What made the numbers, where that is known."""
+        return read_json(self.environment_path) if self.environment_path.exists() else {}
+
+    def write_split(self, counts: list[list[int]]) -> None:
+        """Write how many samples of each class each worker owns, a line per worker."""
+        lines = ",\n".join(map(json.dumps, counts))
+        write_text(self.split_path, f'{{"counts": [\n{lines}\n]}}\n')
+
+    def split(self) -> list[list[int]] | None:
+        """How many samples of each class each worker owns; None where that is not known."""
+        if not self.split_path.exists():
+            return None
+        counts: list[list[int]] = read_json(self.split_path)["counts"]
+        return counts or None
 
 
 def environment(config: Config, reason: str) -> Row:
@@ -147,6 +169,21 @@ def environment(config: Config, reason: str) -> Row:
         "seed": config.training.seed,
         "engine": f"{config.engine.name} ({reason})",
     }
+
+
+def read_json(path: Path) -> Row:
+    """Read a JSON file of a run."""
+    return _parsed(path.read_text(encoding="utf-8"), f"{path} is damaged")
+
+
+def _parsed(text: str, complaint: str) -> Row:
+    try:
+        row = json.loads(text)
+    except ValueError:
+        row = None
+    if not isinstance(row, dict):
+        raise ValueError(f"{complaint}: leave this run out, or run it again with --force")
+    return row
 
 
 def write_json(path: Path, value: Row) -> None:

@@ -23,7 +23,9 @@ from torch import Tensor
 from partavg.backends.simulate import Simulation
 from partavg.cli.display import Status, display
 from partavg.folder import Row, RunFolder
-from partavg.report.chart import Line, chart
+from partavg.report.chart import draw, swatch
+from partavg.report.charts import Chart, Line
+from partavg.report.curves import Curve
 
 _UPDATE_EVERY = 0.5  # seconds between two pictures of a run that goes on
 _MOST_ROWS = 10  # of a table that is shown
@@ -39,6 +41,9 @@ _STYLE = """<style>
 .partavg .grid { stroke: currentColor; opacity: .15 }
 .partavg .c0 { stroke: #d9691e } .partavg .c1 { stroke: #2f7fd6 } .partavg .c2 { stroke: #7d8793 }
 .partavg .c3 { stroke: #2c9a4b } .partavg .c4 { stroke: #9467e0 } .partavg .c5 { stroke: #cf5c9f }
+.partavg .c6 { stroke: #2b9cb8 } .partavg .c7 { stroke: #d0485a }
+.partavg .d1 { stroke-dasharray: 9 3 } .partavg .d2 { stroke-dasharray: 2 4 }
+.partavg .d3 { stroke-dasharray: 9 3 2 3 } .partavg .d4 { stroke-dasharray: 5 3 }
 .partavg progress { width: 12em; vertical-align: middle }
 </style>"""
 
@@ -102,7 +107,7 @@ class Table:
         names = [table.name for table in tables]
         legend = _legend(names) if others else ""
         said = f"<figcaption><b>{escape(metric)}</b> {legend}</figcaption>"
-        drawn = _drawn(metric, names, [table._points(metric) for table in tables])
+        drawn = _drawn(metric, [table._points(metric) for table in tables])
         return Figure(f"<figure>{said}{drawn}</figure>")
 
     def _points(self, metric: str) -> list[tuple[float, float]]:
@@ -275,17 +280,20 @@ def _row(tag: str, cells: Sequence[str]) -> str:
     return "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells)
 
 
-def _drawn(title: str, names: Sequence[str], points: Sequence[list[tuple[float, float]]]) -> str:
+def _drawn(title: str, points: Sequence[list[tuple[float, float]]]) -> str:
     """Curves over steps, as the report draws them."""
-    pairs = enumerate(zip(names, points, strict=True))
-    return chart(title, "step", [Line(name, f"line c{i % 6}", curve) for i, (name, curve) in pairs])
+    lines = [
+        Line(place, place, Curve(*np.array(curve, float).T))
+        for place, curve in enumerate(points)
+        if curve
+    ]
+    return draw(Chart(title, title, "", "step", title, lines)) if lines else ""
 
 
 def _legend(names: Sequence[str]) -> str:
     return " ".join(
-        f'<svg viewBox="0 0 24 8"><path class="line c{index % 6}" d="M1 4H23"/>'
-        f"</svg> {escape(name)}"
-        for index, name in enumerate(names)
+        f'<svg viewBox="0 0 28 8">{swatch(place)}</svg> {escape(name)}'
+        for place, name in enumerate(names)
     )
 
 

@@ -19,6 +19,7 @@ from partavg.core.loop import Record
 from partavg.data.dataset import Dataset
 from partavg.folder import Row, RunFolder, write_json
 from partavg.measure import Measured, Meter, due, finite
+from partavg.scalars import Scalars, check_scalars
 from partavg.tables import settings
 
 
@@ -46,6 +47,7 @@ class Run:
         self.folder = folder
         self.team = team or Solo()
         self._writes = self.team.rank == 0
+        check_scalars(config.metrics.tensorboard)
         _check_same(self.team, config, data)
         resuming, config = self.team.first(lambda: _found(folder, config, resume, force))
         device = build.device(config, self.team)
@@ -70,7 +72,7 @@ class Run:
         """Steps that may be begun before the metrics of one are read: a GPU never waits for us."""
         if resuming:
             self._restore()
-        self.team.first(lambda: self._write_start(resuming))
+        self.team.first(lambda: self._write_start(resuming, data))
 
     @property
     def workers(self) -> int:
@@ -85,7 +87,7 @@ class Run:
     def __iter__(self) -> Iterator[Row]:
         """Train to the end; yield the metrics of each step. Stop between rows to `save`."""
         began = perf_counter() - self._seconds
-        with self._open_metrics() as self._metrics:
+        with self._open_metrics() as self._metrics, self._open_scalars() as self._scalars:
             if self.step == 0:
                 self.save()
             for record in self._simulation.train(self.steps, self._meter.watch):
@@ -119,11 +121,13 @@ class Run:
                 },
             )
 
-    def _write_start(self, resuming: bool) -> None:
+    def _write_start(self, resuming: bool, data: Dataset) -> None:
         if not resuming:
             self.folder.write_start(self.config, self.engine_reason, self.team.size)
         elif not self.folder.environment_path.exists():  # killed right after the config was written
             self.folder.write_environment(self.config, self.engine_reason, self.team.size)
+        if not self.folder.split_path.exists():
+            self.folder.write_split(build.label_counts(self.config, data))
 
     def _restore(self) -> None:
         saved: Row = {}
@@ -161,7 +165,13 @@ class Run:
     def _open_metrics(self) -> AbstractContextManager[TextIO | None]:
         return self.folder.open_metrics(self._metrics_length) if self._writes else nullcontext()
 
+    def _open_scalars(self) -> AbstractContextManager[Scalars | None]:
+        wanted = self._writes and self.config.metrics.tensorboard
+        return Scalars(self.folder.scalars, self.step) if wanted else nullcontext()
+
     def _write(self, row: Row) -> None:
+        if self._scalars:
+            self._scalars.write(row)
         if self._metrics:
             line = json.dumps(row) + "\n"
             self._metrics.write(line)

@@ -59,6 +59,10 @@ def test_reproducing_rows_of_a_table(root: Path, tmp_path: Path) -> None:
     page = (tmp_path / "out" / "table1" / "imdb-interval2" / "report.html").read_text()
     assert "90 epochs, scaled to 0.02 of that and of the data" in page
     assert "Scaled to 0.02 of the recipe&#x27;s budget and data" in page
+    whole = (tmp_path / "out" / "report.html").read_text()
+    assert "Against the paper: accuracy of u_K in % (scaled to 0.02 of budget and data)" in whole
+    assert re.search(r"<td>periodic</td><td>88.78 ± [\d.]+</td><td>[\d.]+ ± ", whole)
+    assert "table1/imdb-interval4 partial" in whole
 
 
 def test_a_reproduction_that_was_stopped_goes_on(root: Path, tmp_path: Path) -> None:

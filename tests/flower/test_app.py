@@ -81,19 +81,34 @@ def test_a_federated_run_next_to_a_simulated_one(tmp_path: Path) -> None:
     done = partavg("report", "simulated", "run", "--out", "both.html", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "both.html").read_text()
-    assert "run: client 1</th><td>20</td>" in page
-    assert "discrepancy of a part just before it is averaged" in page
-    assert "Accuracy of the averaged model" in page
+    assert "Clients of run" in page
+    assert ">client 1</th><td>20</td>" in page
+    assert "Discrepancy of the part that is due" in page
+    assert "Seconds per exchange" in page
+    assert "clients of Flower train together" in page
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert [entry["step"] for entry in summary["clients"]["1"]["away"]] == [2]
     for name in ("config.toml", "environment.json", "model.pt"):
         assert (tmp_path / "run" / name).exists()
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_federated_run_in_tensorboard(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tests.test_scalars import scalars
+
+    rows = list(server(federation(tmp_path, {"metrics.tensorboard": True})))
+    found = scalars(tmp_path / "run" / "tensorboard", unique=False)
+    assert found["discrepancy_due"][4] == pytest.approx(
+        next(row["discrepancy_due"] for row in rows if row["step"] == 4)
+    )
+    assert {"test_loss", "seconds", "bytes"} <= found.keys()
+
+
 def test_a_report_of_nothing_is_refused(tmp_path: Path) -> None:
     done = partavg("report", "nowhere", cwd=tmp_path)
     assert done.returncode == 2
-    assert "holds no finished run" in done.stderr
+    assert "nowhere holds no run: name run folders" in done.stderr
     assert "Traceback" not in done.stderr
 
 

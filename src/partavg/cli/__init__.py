@@ -12,6 +12,7 @@ from partavg.cli.commands.reproduce import reproduce
 from partavg.cli.commands.run import run
 from partavg.cli.commands.split import split
 from partavg.cli.commands.theory import theory
+from partavg.cli.commands.watch import watch
 
 EXAMPLES = """\b
 Examples:
@@ -48,5 +49,6 @@ for command in (
     run,
     split,
     theory,
+    watch,
 ):
     main.add_command(command)

@@ -12,7 +12,8 @@ from partavg.cli.job import job
 from partavg.config import create
 from partavg.data.dataset import Dataset
 from partavg.data.root import root
-from partavg.report.page import write_report
+from partavg.report.page import write_page
+from partavg.report.runs import of_entries
 
 
 def compare(
@@ -50,6 +51,7 @@ def compare(
                 return
             results = comparing.results(entries)
             console.print(comparison_table(results))
-            report = write_report(out / "report.html", entries)
+            with drive.bad_input():
+                report = write_page(out / "report.html", of_entries(entries))
         console.print(comparing.verdict(results), highlight=False, soft_wrap=True)
         console.print(f"run folders: {out}\nreport: {report}", highlight=False, soft_wrap=True)

@@ -16,7 +16,9 @@ from partavg.cli.job import job
 from partavg.config import Component, create
 from partavg.data.dataset import Dataset
 from partavg.data.root import root
-from partavg.report.page import write_report
+from partavg.report.page import write_page
+from partavg.report.runs import Run, of_entries
+from partavg.report.table import Table as Shown
 
 
 def reproduce(
@@ -66,8 +68,11 @@ def reproduce(
                     _write(out, row, planned)
         if drive.speaks():
             console.print(_table(planned, scale))
-        console.print(f"results: {out / 'results.csv'}", highlight=False, soft_wrap=True)
-        console.print(f"run folders and reports: {out}", highlight=False, soft_wrap=True)
+            with drive.bad_input():
+                report = write_page(out / "report.html", *_whole(planned, scale))
+            console.print(f"results: {out / 'results.csv'}", highlight=False, soft_wrap=True)
+            console.print(f"run folders and a report of each row: {out}\nreport: {report}",
+                          highlight=False, soft_wrap=True)  # fmt: skip
         if diverged:
             drive.fail("; ".join(diverged), drive.DIVERGED)
 
@@ -75,7 +80,7 @@ def reproduce(
 def _write(out: Path, row: reproducing.Row, planned: Sequence[reproducing.Row]) -> None:
     """The report of a row that may be finished, and the results so far."""
     if all(entry.folder.finished for entry in row.entries):
-        write_report(out / row.recipe.name / "report.html", row.entries)
+        write_page(out / row.recipe.name / "report.html", of_entries(row.entries))
     reproducing.write_csv(out / "results.csv", planned)
 
 
@@ -96,7 +101,20 @@ def _scaled(scale: float) -> str:
     return f" (scaled to {scale:g} of budget and data)" if scale != 1 else ""
 
 
-def _table(rows: list[reproducing.Row], scale: float) -> Table:
+_HEAD = ("recipe", "scheme", "reported", "measured", "partial − periodic")
+
+
+def _cells(rows: Sequence[reproducing.Row]) -> list[tuple[str, ...]]:
+    """A line per scheme; the sign of a recipe stands at its first."""
+    return [
+        (row.recipe.name if number == 0 else "", cell.scheme, cell.reported_text,
+         cell.measured_text, row.sign() if number == 0 else "")
+        for row in rows
+        for number, cell in enumerate(row.cells())
+    ]  # fmt: skip
+
+
+def _table(rows: Sequence[reproducing.Row], scale: float) -> Table:
     table = Table(
         box=box.SIMPLE_HEAD,
         title=f"Accuracy of u_K in %{_scaled(scale)}",
@@ -104,16 +122,20 @@ def _table(rows: list[reproducing.Row], scale: float) -> Table:
         title_justify="left",
         caption_justify="left",
     )
-    for heading in ("recipe", "scheme", "reported", "measured", "partial − periodic"):
+    for heading in _HEAD:
         numbers = heading in ("reported", "measured")
         table.add_column(heading, justify="right" if numbers else "left", no_wrap=True)
-    for row in rows:
-        for number, cell in enumerate(row.cells()):
-            table.add_row(
-                row.recipe.name if number == 0 else "",
-                cell.scheme,
-                cell.reported_text,
-                cell.measured_text,
-                row.sign() if number == 0 else "",
-            )
+    for line in _cells(rows):
+        table.add_row(*line)
     return table
+
+
+def _whole(rows: Sequence[reproducing.Row], scale: float) -> tuple[list[Run], list[Shown]]:
+    """All runs of a reproduction, and the table above, for one page."""
+    runs = [
+        run
+        for row in rows
+        for run in of_entries(row.entries, f"{row.recipe.name} " if len(rows) > 1 else "")
+    ]
+    caption = f"Against the paper: accuracy of u_K in %{_scaled(scale)}"
+    return runs, [Shown(caption, _HEAD, _cells(rows))]

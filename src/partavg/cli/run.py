@@ -12,6 +12,8 @@ from partavg.cli.job import job
 from partavg.config import create
 from partavg.data.root import root
 from partavg.folder import Row, RunFolder
+from partavg.report.page import write_page
+from partavg.report.runs import gather
 
 
 def run(
@@ -46,7 +48,9 @@ def run(
             drive.train(session, found.name, shown, request)
         if drive.speaks():
             click.echo(_sentence(folder.summary()))
-            click.echo(f"run folder: {folder.path}")
+            with drive.bad_input():
+                report = write_page(folder.report_path, gather([folder.path]))
+            click.echo(f"run folder: {folder.path}\nreport: {report}")
 
 
 def _sentence(summary: Row) -> str:

@@ -5,6 +5,7 @@ import logging
 import os
 import secrets
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -22,6 +23,7 @@ from partavg.backends.flower.terms import Terms
 from partavg.evaluation import Transform, evaluate
 from partavg.flower.settings import Settings
 from partavg.folder import Row, RunFolder, environment, write_json, write_text
+from partavg.scalars import Scalars, check_scalars
 
 log = logging.getLogger("flwr")
 
@@ -41,6 +43,7 @@ class FederatedRun:
         seen: Transform,
     ) -> None:
         self._settings, self._terms, self._test, self._seen = settings, terms, test, seen
+        check_scalars(settings.config.metrics.tensorboard)
         flower = settings.flower
         self.folder = RunFolder(Path(flower.folder or f"runs/{flower.job}").expanduser().resolve())
         self.server = Server(
@@ -53,16 +56,22 @@ class FederatedRun:
         """Train to the end; yield the metrics of each exchange."""
         log.info("partavg: run folder %s", self.folder.path)
         began, before = monotonic() - self._seconds, self.server.progress.step
-        with self.folder.open_metrics(self._metrics_length) as metrics:
+        with self.folder.open_metrics(self._metrics_length) as metrics, self._scalars() as scalars:
             for exchange in self.server:
                 row = self._row(exchange, before)
                 before = exchange.step
                 self._seconds = monotonic() - began
                 self._write(metrics, row)
+                if scalars:
+                    scalars.write(row)
                 self._save()
                 log.info("partavg: %s", self._said(row))
                 yield row
         self._finish()
+
+    def _scalars(self) -> AbstractContextManager[Scalars | None]:
+        wanted = self._settings.config.metrics.tensorboard
+        return Scalars(self.folder.scalars, self.server.progress.step) if wanted else nullcontext()
 
     def model(self) -> nn.Module:
         """The parts as they were last averaged; at the end u_K."""

@@ -9,25 +9,31 @@ _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 340, 56, 150, 40, 44
 _MOST_NAMED = 20  # classes that the legend has room for
 
 
-def bars(title: str, counts: Sequence[Sequence[int]]) -> str:
-    """An SVG file of label counts [workers][classes]."""
+def bars(title: str, counts: Sequence[Sequence[int]], *, inside: bool = False) -> str:
+    """An SVG picture of label counts [workers][classes]: a file, or `inside` a page with styles."""
     classes = len(counts[0])
     step = min(24.0, max(4.0, 720 / len(counts)))
     width = _LEFT + step * len(counts) + _RIGHT
     marks = ticks(0, max(map(sum, counts)))
     scale = (_HEIGHT - _TOP - _BOTTOM) / marks[-1]
     floor = _HEIGHT - _BOTTOM
+    name = escape(title)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {_HEIGHT}" '
-        f'width="{width:.0f}" role="img" aria-label="{escape(title)}" '
-        f'font-family="system-ui, sans-serif" font-size="12" fill="#57606a">',
-        f'<title>{escape(title)}</title><rect width="100%" height="100%" fill="#fff"/>',
-        f'<text x="{_LEFT}" y="22" font-size="15" fill="#1b1f24">{escape(title)}</text>',
+        f'<svg viewBox="0 0 {width:.0f} {_HEIGHT}" width="{width:.0f}" role="img" '
+        f'aria-label="{name}">'
     ]
+    if not inside:
+        parts = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {_HEIGHT}" '
+            f'width="{width:.0f}" role="img" aria-label="{name}" '
+            f'font-family="system-ui, sans-serif" font-size="12" fill="#57606a">',
+            f'<title>{name}</title><rect width="100%" height="100%" fill="#fff"/>',
+            f'<text x="{_LEFT}" y="22" font-size="15" fill="#1b1f24">{name}</text>',
+        ]
     for mark in marks:
         y = floor - scale * mark
         parts.append(
-            f'<path d="M{_LEFT} {y:.1f}H{width - _RIGHT:.1f}" stroke="#d8dee4"/>'
+            f'<path class="grid" d="M{_LEFT} {y:.1f}H{width - _RIGHT:.1f}" stroke="#d8dee4"/>'
             f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{mark:g}</text>'
         )
     for worker, row in enumerate(counts):

@@ -1,66 +1,75 @@
-"""Line charts as SVG text, drawn by hand so that a report needs nothing but a browser."""
+"""Line charts as SVG text, drawn by hand so that a page needs nothing but a browser.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+What a browser shows at first, prints, and shows without JavaScript; page.js draws it again, wider
+or narrower, with all points.
+"""
+
 from html import escape
 from math import ceil, floor, log10
 
-Point = tuple[float, float]
+from partavg.report.charts import Chart, Line
+from partavg.report.curves import Curve, thinned
+
+COLORS, DASHES = 8, 5
+"""How many of each page.css has; numbers without a common divisor, so that pairs repeat late."""
 
 _WIDTH, _HEIGHT = 640, 300
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 12, 40
-_MOST_POINTS = 1200
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 22, 12, 40
+_POINTS, _MOST, _FEWEST = 20_000, 600, 8  # of all lines, and of one
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One curve: its label, the CSS class that colors it, its points in order of x."""
+def draw(chart: Chart) -> str:
+    """An SVG picture of a chart, with axes and a description for those who cannot see it."""
+    most = min(_MOST, max(_FEWEST, _POINTS // len(chart.lines)))
+    drawn = [(line, thinned(line.curve, most)) for line in chart.lines]
+    x_ticks = ticks(min(c.x.min() for _, c in drawn), max(c.x.max() for _, c in drawn))
+    y_ticks = ticks(min(c.y.min() for _, c in drawn), max(c.y.max() for _, c in drawn))
+    across = (_WIDTH - _LEFT - _RIGHT) / (x_ticks[-1] - x_ticks[0])
+    up = (_HEIGHT - _TOP - _BOTTOM) / (y_ticks[-1] - y_ticks[0])
 
-    label: str
-    style: str
-    points: Sequence[Point]
-
-
-def chart(title: str, x_label: str, lines: Sequence[Line]) -> str:
-    """An SVG picture of the lines, with axes and a description for those who cannot see it."""
-    points = [point for line in lines for point in line.points]
-    if not points:
-        return ""
-    x_ticks = ticks(min(x for x, _ in points), max(x for x, _ in points))
-    y_ticks = ticks(min(y for _, y in points), max(y for _, y in points))
-
-    def place(x: float, y: float) -> Point:
-        across = (x - x_ticks[0]) / (x_ticks[-1] - x_ticks[0])
-        up = (y - y_ticks[0]) / (y_ticks[-1] - y_ticks[0])
-        return (
-            _LEFT + across * (_WIDTH - _LEFT - _RIGHT),
-            _HEIGHT - _BOTTOM - up * (_HEIGHT - _TOP - _BOTTOM),
-        )
+    def place(curve: Curve) -> Curve:
+        moved = Curve(curve.x - x_ticks[0], curve.y - y_ticks[0]).scaled(across, -up)
+        return Curve(moved.x + _LEFT, moved.y + _HEIGHT - _BOTTOM)
 
     parts = [
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title)}">',
-        f"<title>{escape(title)}</title>",
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(chart.title)}">',
     ]
     for tick in y_ticks:
-        x, y = place(x_ticks[0], tick)
+        y = _HEIGHT - _BOTTOM - up * (tick - y_ticks[0])
         parts.append(
-            f'<line class="grid" x1="{x}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+            f'<path class="grid" d="M{_LEFT} {y:.1f}H{_WIDTH - _RIGHT}"/>'
+            f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{tick:g}</text>'
         )
-        parts.append(f'<text x="{x - 6}" y="{y + 4:.1f}" text-anchor="end">{tick:g}</text>')
     for tick in x_ticks:
-        x, y = place(tick, y_ticks[0])
-        parts.append(f'<text x="{x:.1f}" y="{y + 18:.1f}" text-anchor="middle">{tick:g}</text>')
+        x = _LEFT + across * (tick - x_ticks[0])
+        parts.append(
+            f'<text x="{x:.1f}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle">{tick:g}</text>'
+        )
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
     parts.append(
-        f'<text x="{middle}" y="{_HEIGHT - 4}" text-anchor="middle">{escape(x_label)}</text>'
+        f'<text x="{middle}" y="{_HEIGHT - 4}" text-anchor="middle">{escape(chart.x_label)}</text>'
     )
-    for line in lines:
-        path = " ".join("{:.1f},{:.1f}".format(*place(*point)) for point in thinned(line.points))
-        parts.append(
-            f'<polyline class="{line.style}" points="{path}">'
-            f"<title>{escape(line.label)}</title></polyline>"
-        )
+    for line, curve in sorted(drawn, key=lambda pair: pair[0].run is None):
+        seed = " seed" if line.seed else ""
+        parts.append(f'<path class="{look(line, chart)}{seed}" d="{path(place(curve))}"/>')
     return "\n".join([*parts, "</svg>"])
+
+
+def look(line: Line, chart: Chart) -> str:
+    """The CSS classes of a line; where a chart has two kinds of lines, dashes tell them apart."""
+    dashes = int(line.other) if chart.two else line.group % DASHES
+    return f"line c{line.group % COLORS} d{dashes}"
+
+
+def swatch(group: int) -> str:
+    """A group's line in the legend."""
+    return f'<path class="line c{group % COLORS} d{group % DASHES}" d="M1 4H27"/>'
+
+
+def path(curve: Curve) -> str:
+    """The points of a curve as SVG writes them; one alone is a dot."""
+    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(curve.x, curve.y, strict=True))
+    return f"M{points}" + ("h.01" if len(curve.x) == 1 else "")
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
@@ -77,16 +86,3 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
     first, last = floor(low / step + 1e-9), ceil(high / step - 1e-9)
     digits = 12 - floor(log10(step))  # relative to the step, which may be tiny
     return [round(index * step, digits) for index in range(first, last + 1)]
-
-
-def thinned(points: Sequence[Point]) -> Sequence[Point]:
-    """At most about a thousand points: the lowest and the highest of each stretch."""
-    if len(points) <= _MOST_POINTS:
-        return points
-    width = ceil(2 * len(points) / _MOST_POINTS)
-    kept: list[Point] = []
-    for start in range(0, len(points), width):
-        stretch = points[start : start + width]
-        ends = {min(stretch, key=lambda p: p[1]), max(stretch, key=lambda p: p[1])}
-        kept += sorted(ends)
-    return kept

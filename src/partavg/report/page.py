@@ -1,161 +1,166 @@
-"""The report of a comparison: one HTML page that works offline."""
+"""The report: one HTML page that works offline, the same for one run and for many."""
 
-import tomllib
-from collections.abc import Collection, Mapping, Sequence
+from base64 import b64encode
+from collections.abc import Sequence
+from hashlib import sha256
 from html import escape
 from importlib import resources
 from pathlib import Path
 from string import Template
-from typing import NamedTuple
+from typing import Any
 
-from partavg.compare import COLUMNS, NOTE, Entry, Result, results, verdict
-from partavg.folder import RunFolder, write_text
-from partavg.report.chart import Line, chart
-from partavg.tables import differences, dump
+from partavg.compare import NOTE
+from partavg.folder import write_text
+from partavg.report import heat, phases, sections
+from partavg.report.chart import draw, swatch
+from partavg.report.charts import Chart, charts
+from partavg.report.data import as_json
+from partavg.report.heat import HeatMap
+from partavg.report.runs import Group, Run, grouped
+from partavg.report.sides import side_by_side
+from partavg.report.table import Table, comparison
+from partavg.report.words import seen
 
-CHARTS = {
-    "discrepancy": ("Model discrepancy after each step", 1.0),
-    "accuracy": ("Accuracy of the averaged model on the test set, %", 100.0),
-    "loss": ("Mini-batch loss, mean over workers", 1.0),
-    "test_loss": ("Loss of the averaged model on the test set", 1.0),
-    "discrepancy_due": ("Federated: discrepancy of a part just before it is averaged", 1.0),
-    "seconds": ("Federated: seconds per exchange", 1.0),
-}
-"""Metric -> title, scale."""
-
-
-class Curve(NamedTuple):
-    """A run as it is drawn: its color is the scheme's."""
-
-    scheme: str
-    label: str
-    folder: RunFolder
+_MANY = 12  # groups before whose legend stands what shows or hides them all
 
 
-def write_report(path: Path, entries: Sequence[Entry]) -> Path:
-    """Write the page of a finished comparison."""
-    found = results(entries)
-    config = entries[0].config
-    changing = set().union(*(differences(config, entry.config) for entry in entries))
-    curves = [Curve(e.scheme, f"{e.scheme}, seed {e.seed}", e.folder) for e in entries]
-    return _write(path, verdict(found), _task(entries), found, curves, changing, dump(config))
-
-
-def write_gathered(path: Path, folders: Mapping[str, RunFolder]) -> Path:
-    """Write the page of any finished runs, simulated or federated, by name."""
-    found = [Result(name, (folder.summary(),)) for name, folder in folders.items()]
-    curves = [Curve(name, name, folder) for name, folder in folders.items()]
-    texts = [folder.config_path.read_text(encoding="utf-8") for folder in folders.values()]
-    tables = [_settings(text) for text in texts]
-    changing = {
-        key
-        for table in tables
-        for key in {*table, *tables[0]}
-        if table.get(key) != tables[0].get(key)
-    }
-    task = f"{len(found)} runs next to each other."
-    return _write(path, "", task, found, curves, changing, texts[0])
-
-
-def _write(
-    path: Path,
-    said: str,
-    task: str,
-    found: Sequence[Result],
-    curves: Sequence[Curve],
-    changing: Collection[str],
-    config: str,
-) -> Path:
-    template = resources.files("partavg.report").joinpath("page.html").read_text("utf-8")
-    page = Template(template).substitute(
-        verdict=escape(said),
-        task=escape(task),
-        table=_table(found) + "".join(map(_clients, found)),
-        note=escape(NOTE),
-        legend=_legend(found),
-        charts="\n".join(_figure(metric, curves) for metric in CHARTS),
-        changing=escape(", ".join(sorted(changing)) or "nothing"),
-        config=escape(config),
-    )
-    write_text(path, page)
+def write_page(path: Path, runs: Sequence[Run], tables: Sequence[Table] = ()) -> Path:
+    """Write the page of some runs; `tables` come after the comparison."""
+    write_text(path, page(runs, tables))
     return path
 
 
-def _settings(text: str) -> dict[str, object]:
-    """The keys of a run's config, whatever kind of run it is."""
-    tables = tomllib.loads(text)
-    return {f"{name}.{key}": v for name, values in tables.items() for key, v in values.items()}
+def page(runs: Sequence[Run], tables: Sequence[Table] = (), *, refresh: float = 0) -> str:
+    """The page as text; with `refresh` it looks for news every so many seconds."""
+    groups = grouped(runs)
+    drawn, maps = charts(groups), heat.heat_maps(groups)
+    style = _resource("page.css") + heat.style()
+    script = _script()
+    return Template(_resource("page.html")).substitute(
+        title=escape(sections.title(groups)),
+        policy=_policy(style, script, refresh > 0),
+        style=style,
+        script=script,
+        refresh=f"{refresh:g}",
+        data=as_json(groups, drawn, maps),
+        main="\n".join(_main(groups, drawn, maps, tables)),
+    )
 
 
-def _task(entries: Sequence[Entry]) -> str:
-    """What was run, in words."""
-    config = entries[0].config
-    training = config.training
-    steps = training.steps is not None
-    budget = f"{training.steps} steps" if steps else f"{training.epochs:g} epochs"
-    if training.scale != 1:
-        budget += f", scaled to {training.scale:g} of that and of the data"
-    interval = max(entry.config.averaging.interval for entry in entries)
+def _main(
+    groups: Sequence[Group],
+    drawn: Sequence[Chart],
+    maps: Sequence[HeatMap],
+    tables: Sequence[Table],
+) -> list[str]:
+    if not groups:
+        return ["<h1>No runs yet</h1>", "<p>This page fills by itself as soon as a run starts.</p>"]
+    clients = [sections.clients(group) for group in groups]
+    timed = phases.phases(groups)
+    parts = [
+        f"<h1>{escape(sections.title(groups))}</h1>",
+        f'<p class="lead">{escape(seen(groups))}</p>' if seen(groups) else "",
+        sections.story(groups),
+        "<h2>Results</h2>",
+        comparison(groups).html(),
+        f'<p class="soft">{escape(NOTE)}</p>',
+        *(table.html() for table in (*tables, *clients) if table.rows),
+    ]
+    if drawn:
+        figures = "\n".join(map(_figure, drawn))
+        parts += ["<h2>Curves</h2>", _legend(groups), f'<div class="charts">{figures}</div>']
+    parts += heat.section(groups, maps)
+    if timed:
+        parts += ["<h2>Time per phase</h2>", phases.draw(timed)]
+    parts += sections.splits(groups)
+    parts.append("<h2>Settings</h2>")
+    parts += _sides("Settings", side_by_side("Settings", groups, lambda run: run.settings))
+    parts.append("<h2>Environment</h2>")
+    parts += _sides("Environment", side_by_side("Environment", groups, _environment))
+    return [part for part in parts if part]
+
+
+def _legend(groups: Sequence[Group]) -> str:
+    """Buttons that hide a group or, where there are several seeds, one of its runs."""
+    several = any(len(group.runs) > 1 for group in groups)
+    items, number = [], 0
+    for place, group in enumerate(groups):
+        seeds = []
+        for run in group.runs:
+            if len(group.runs) > 1:
+                label = run.name.removeprefix(f"{group.name}, ")
+                seeds.append(
+                    f'<button type="button" id="run-{number}" class="one" data-run="{number}" '
+                    f'aria-pressed="true" aria-label="{escape(run.name)}">{escape(label)}</button>'
+                )
+            number += 1
+        items.append(
+            f'<li><button type="button" id="group-{place}" data-group="{place}" '
+            f'aria-pressed="true"><svg viewBox="0 0 28 8" aria-hidden="true">'
+            f"{swatch(place)}</svg><bdi>{escape(group.name)}</bdi></button>{''.join(seeds)}</li>"
+        )
+    note = "Thick lines are means over seeds, thin ones single seeds. " if several else ""
+    tools = (
+        '<p class="tools"><button type="button" id="show-all">show all</button>'
+        '<button type="button" id="show-none">hide all</button></p>'
+    )
+    parts = [f"<ul>{''.join(items)}</ul>", tools]
     return (
-        f"{training.workers} workers train {config.model.name} on {config.data.name} "
-        f"({config.split.name} split) for {budget}; averaging interval {interval}."
+        f'<nav class="legend" aria-label="Runs to show">'
+        f"{''.join(parts if len(groups) <= _MANY else reversed(parts))}</nav>"
+        f'<p class="soft hint">{note}Click a name to hide it. In a chart: drag to zoom, '
+        "double-click to reset; with keys: ← → read values, + − 0 zoom.</p>"
     )
 
 
-def _table(found: Sequence[Result]) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in ("scheme", *COLUMNS))
-    body = "\n".join(
-        f"<tr><th>{escape(result.scheme)}</th>"
-        + "".join(f"<td>{result.text(*how)}</td>" for how in COLUMNS.values())
-        + "</tr>"
-        for result in found
+def _figure(chart: Chart) -> str:
+    log = (
+        f'<button type="button" id="log-{chart.key}" class="log" aria-pressed="false">log</button>'
+        if chart.log
+        else ""
     )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return (
+        f'<figure id="chart-{chart.key}" data-chart="{chart.key}"><figcaption><h3>'
+        f'{escape(chart.title)}</h3><span class="soft">{escape(chart.note)}</span></figcaption>'
+        f'<div class="tools">{log}<button type="button" id="reset-{chart.key}" class="reset" '
+        f'hidden>reset zoom</button></div><div class="plot">{draw(chart)}</div></figure>'
+    )
 
 
-def _clients(result: Result) -> str:
-    """What each client of a federated run sent and received, and when it was away."""
-    clients = result.summaries[0].get("clients") if result.summaries else None
-    if not clients:
-        return ""
-    head = ("client", "samples", "MB sent", "MB received", "away at steps")
-    rows = [
-        (
-            f"{result.scheme}: client {client}",
-            str(known["samples"]),
-            f"{known['sent'] / 1e6:.3f}",
-            f"{known['received'] / 1e6:.3f}",
-            ", ".join(str(entry["step"]) for entry in known["away"]) or "–",
-        )
-        for client, known in clients.items()
+def _environment(run: Run) -> dict[str, Any]:
+    return {key: value for key, value in run.environment.items() if key != "seed"}
+
+
+def _sides(caption: str, tables: tuple[Table, Table]) -> list[str]:
+    apart, common = tables
+    shown = apart.html("sides") if apart.rows else ""
+    if not common.rows:
+        return [shown]
+    return [
+        shown,
+        f'<details id="{caption.lower()}-shared"><summary>{common.caption} ({len(common.rows)})'
+        f"</summary>{common.html('sides')}</details>",
     ]
-    body = "".join(
-        f"<tr><th>{escape(row[0])}</th>{''.join(f'<td>{escape(v)}</td>' for v in row[1:])}</tr>"
-        for row in rows
+
+
+def _policy(style: str, script: str, live: bool) -> str:
+    """What the browser may do: run and apply what is in the page, fetch nothing."""
+
+    def digest(text: str) -> str:
+        return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+
+    connect = "connect-src 'self'; " if live else ""
+    return (
+        f"default-src 'none'; {connect}img-src data:; style-src {digest(style)}; "
+        f"script-src {digest(script)}; base-uri 'none'; form-action 'none'"
     )
-    names = "".join(f"<th>{name}</th>" for name in head)
-    return f"<table><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _figure(metric: str, curves: Sequence[Curve]) -> str:
-    title, scale = CHARTS[metric]
-    schemes = list(dict.fromkeys(curve.scheme for curve in curves))
-    lines = [
-        Line(
-            curve.label,
-            f"line c{schemes.index(curve.scheme) % 6}",
-            [(row["step"], scale * row[metric]) for row in curve.folder.rows() if metric in row],
-        )
-        for curve in curves
-    ]
-    if not any(line.points for line in lines):
-        return ""
-    return f"<figure><figcaption>{title}</figcaption>{chart(title, 'step', lines)}</figure>"
+def _script() -> str:
+    """All scripts as one that leaves no names behind."""
+    names = ("scales.js", "plot.js", "map.js", "page.js")
+    return "\n".join(['"use strict";', "(() => {", *map(_resource, names), "})();"])
 
 
-def _legend(found: Sequence[Result]) -> str:
-    return "".join(
-        f'<span><svg viewBox="0 0 24 8"><path class="line c{index % 6}" d="M1 4H23"/>'
-        f"</svg>{escape(result.scheme)}</span>"
-        for index, result in enumerate(found)
-    )
+def _resource(name: str) -> str:
+    return resources.files("partavg.report").joinpath(name).read_text("utf-8")

@@ -1,0 +1,156 @@
+"""Which charts a report has, and the lines of each."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from partavg.report import curves
+from partavg.report.curves import Curve
+from partavg.report.runs import Group, Run
+
+_ROUNDS = 6  # in a window in which single rounds are to be seen
+_STEP, _ACCURACY = "step", "Accuracy, %"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A curve of a run or, if `run` is None, the mean of a group."""
+
+    group: int
+    run: int | None
+    curve: Curve
+    other: bool = False
+    """Whether it is the second of two kinds of lines."""
+    seed: bool = False
+    """Whether the group has a mean, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Lines over a common x axis."""
+
+    key: str
+    title: str
+    note: str
+    x_label: str
+    y_label: str
+    lines: list[Line]
+    log: bool = False
+    """Whether a logarithmic scale may be asked for."""
+
+    @property
+    def unit(self) -> str:
+        """The unit of y, if it has one."""
+        return "%" if self.y_label.endswith("%") else ""
+
+    @property
+    def two(self) -> bool:
+        """Whether there are two kinds of lines."""
+        return any(line.other for line in self.lines)
+
+
+def charts(groups: Sequence[Group]) -> list[Chart]:
+    """Every chart that there is something to draw in."""
+    found = [
+        _plain("loss", groups, "Training loss", "Mini-batch loss, mean over workers", log=True),
+        _plain("accuracy", groups, "Accuracy", "Averaged model u_k on the test set, %", 100),
+        _over_bytes(groups),
+        _plain("test_loss", groups, "Test loss", "Averaged model u_k on the test set", log=True),
+        *_windows(groups),
+        _plain("discrepancy", groups, "Discrepancy", _DISCREPANCY, log=True),
+        _rounds(groups),
+        _locals(groups),
+        _plain("discrepancy_due", groups, "Discrepancy of the part that is due",
+               "Federated: just before it is averaged", log=True),
+        _plain("seconds", groups, "Seconds per exchange", "Federated: until all answered"),
+    ]  # fmt: skip
+    return [chart for chart in found if chart.lines]
+
+
+_DISCREPANCY = "(1/m) Σ ‖u_k − x_i‖², after each step"
+
+
+def lines(
+    groups: Sequence[Group], take: Callable[[Run], Curve], *, other: bool = False
+) -> list[Line]:
+    """A line per run; where a group has several, their mean as well."""
+    found, number = [], 0
+    for place, group in enumerate(groups):
+        taken = {number + index: take(run) for index, run in enumerate(group.runs)}
+        number += len(group.runs)
+        drawn = {run: curve for run, curve in taken.items() if len(curve.x)}
+        seed = len(group.runs) > 1
+        if seed and drawn:
+            found.append(Line(place, None, curves.mean(list(drawn.values())), other))
+        found += [Line(place, run, curve, other, seed) for run, curve in drawn.items()]
+    return found
+
+
+def _plain(
+    metric: str,
+    groups: Sequence[Group],
+    title: str,
+    note: str,
+    scale: float = 1.0,
+    *,
+    log: bool = False,
+) -> Chart:
+    """A metric against the step."""
+    drawn = lines(groups, lambda run: curves.against_steps(run, metric).scaled(1, scale))
+    label = f"{title}, %" if scale == 100 else title
+    return Chart(metric, title, note, _STEP, label, drawn, log)
+
+
+def _over_bytes(groups: Sequence[Group]) -> Chart:
+    drawn = lines(groups, lambda run: curves.against(run, "accuracy", "bytes").scaled(1e-6, 100))
+    note = "Averaged model u_k on the test set, %, against what one worker has sent"
+    return Chart("accuracy_bytes", "Accuracy against traffic", note, "MB sent", _ACCURACY, drawn)
+
+
+def _rounds(groups: Sequence[Group]) -> Chart:
+    """The paper's figure of spikes: what averaging does to the loss at the end of a round."""
+    drawn = lines(groups, lambda run: curves.against_steps(run, "loss_global"))
+    drawn += lines(groups, lambda run: curves.against_steps(run, "loss_smallest_local"), other=True)
+    title = "Global against smallest local loss"
+    note = "All training samples, at the end of a round. Dashed: the best local model"
+    return Chart("round_losses", title, note, _STEP, "Training loss", drawn, log=True)
+
+
+def _locals(groups: Sequence[Group]) -> Chart:
+    drawn = lines(groups, lambda run: curves.against_steps(run, "accuracy_mean").scaled(1, 100))
+    drawn += lines(
+        groups, lambda run: curves.against_steps(run, "accuracy_best").scaled(1, 100), other=True
+    )
+    note = "On the test set, %: their mean. Dashed: the best of them"
+    return Chart("accuracy_local", "Accuracy of local models", note, _STEP, _ACCURACY, drawn)
+
+
+def _windows(groups: Sequence[Group]) -> list[Chart]:
+    """The discrepancy in a few rounds, early and in mid training, as in the paper's figure."""
+    runs = [run for group in groups for run in group.runs]
+    interval = max((int(run.settings.get("averaging.interval", 1)) for run in runs), default=1)
+    last = max((run.series["discrepancy"].steps[-1] for run in runs if "discrepancy" in run.series),
+               default=0)  # fmt: skip
+    rounds = min(_ROUNDS, int(last / 2) // interval)
+    middle = int(last / 2) // interval * interval
+    if interval < 2 or rounds < 2:
+        return []
+    windows = (
+        ("discrepancy_early", "Discrepancy, early", 0),
+        ("discrepancy_middle", "Discrepancy, mid-training", middle),
+    )
+    found = [_window(groups, *window, rounds, interval) for window in windows]
+    return found if all(_fine(chart, 2 * rounds) for chart in found) else []
+
+
+def _window(
+    groups: Sequence[Group], key: str, title: str, start: int, rounds: int, interval: int
+) -> Chart:
+    stop = start + rounds * interval
+    drawn = lines(groups, lambda run: curves.against_steps(run, "discrepancy").within(start, stop))
+    note = f"Steps {start} to {stop}: {rounds} rounds of {interval} steps"
+    return Chart(key, title, note, _STEP, "Discrepancy", drawn)
+
+
+def _fine(chart: Chart, points: int) -> bool:
+    """Whether single rounds can be told apart."""
+    return any(len(line.curve.x) >= points for line in chart.lines)

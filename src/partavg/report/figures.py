@@ -1,0 +1,149 @@
+"""Figures for papers, by matplotlib: vector graphics with text that stays text."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from partavg.report import heat, phases
+from partavg.report.charts import Chart, charts
+from partavg.report.runs import Group
+
+_COLORS = ("#c2540a", "#0b62c4", "#57606a", "#0a7f5a", "#a0418a", "#946800", "#1c7f9c", "#a02638")
+_DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)), (0, (3, 1.5)))
+_COLUMN, _HEIGHT = 3.4, 2.3  # inches: a column of a two-column paper
+_LOOK: dict[Any, Any] = {
+    "font.size": 8, "axes.titlesize": 8, "axes.spines.top": False, "axes.spines.right": False,
+    "axes.grid": True, "axes.axisbelow": True, "grid.linewidth": 0.4, "grid.color": "#d8dee4",
+    "legend.frameon": False, "legend.fontsize": 7, "lines.linewidth": 1.1, "pdf.fonttype": 42,
+    "svg.fonttype": "none", "svg.hashsalt": "partavg", "figure.constrained_layout.use": True,
+}  # fmt: skip
+_WINDOWS = ("discrepancy_early", "discrepancy_middle")
+_MOST_NAMED = 8
+
+
+def write_figures(folder: Path, groups: Sequence[Group], kind: str) -> list[Path]:
+    """Write each chart to a file of its own; the two windows of the discrepancy to one."""
+    try:
+        import matplotlib as mpl
+    except ImportError:
+        raise ValueError(
+            "figures need matplotlib, which is not installed: pip install 'partavg[figures]'"
+        ) from None
+    drawn = {chart.key: chart for chart in charts(groups)}
+    names = [group.name for group in groups]
+    with mpl.rc_context(_LOOK):
+        figures = {
+            key: _lines([chart], names) for key, chart in drawn.items() if key not in _WINDOWS
+        }
+        windows = [drawn[key] for key in _WINDOWS if key in drawn]
+        if windows:
+            figures["discrepancy_windows"] = _lines(windows, names)
+        if maps := heat.heat_maps(groups):
+            figures["discrepancy_parts"] = _heat(maps, names)
+        if timed := phases.phases(groups):
+            figures["phases"] = _phases(timed)
+        if split := next((run.split for g in groups for run in g.runs if run.split), None):
+            figures["split"] = _split(np.array(split))
+        if not figures:
+            raise ValueError("these runs have no metrics to draw: name runs with a metrics.jsonl")
+        folder.mkdir(parents=True, exist_ok=True)
+        return [_save(figure, folder / f"{key}.{kind}") for key, figure in figures.items()]
+
+
+def _save(figure: Any, path: Path) -> Path:
+    stamp = {"Date": None} if path.suffix == ".svg" else {"CreationDate": None}
+    figure.savefig(path, metadata=stamp)  # without a date the same runs give the same bytes
+    return path
+
+
+def _axes(across: int = 1, down: int = 1, height: float = _HEIGHT) -> tuple[Any, Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(_COLUMN * across, height * down))
+    return figure, figure.subplots(down, across, squeeze=False).flatten()
+
+
+def _lines(shown: Sequence[Chart], names: Sequence[str]) -> Any:
+    """Charts next to each other: thick means, thin seeds."""
+    figure, panels = _axes(len(shown))
+    for axes, chart in zip(panels, shown, strict=True):
+        for line in sorted(chart.lines, key=lambda line: not line.seed):
+            dashes = int(line.other) if chart.two else line.group % len(_DASHES)
+            axes.plot(
+                line.curve.x,
+                line.curve.y,
+                color=_COLORS[line.group % len(_COLORS)],
+                linestyle="-" if line.seed else _DASHES[dashes],
+                linewidth=0.5 if line.seed else None,
+                alpha=0.4 if line.seed else 1,
+                marker="." if len(line.curve.x) == 1 else None,
+                label=None if line.seed or line.other else _plain(names[line.group]),
+            )
+        axes.set_xlabel(chart.x_label)
+        axes.set_ylabel(chart.y_label)
+        if len(shown) > 1:
+            axes.set_title(chart.title)
+        if chart.two:
+            axes.plot([], [], color="gray", linestyle=_DASHES[1], label="best local model")
+    if len({line.group for line in shown[0].lines}) <= _MOST_NAMED:
+        panels[0].legend()
+    return figure
+
+
+def _heat(maps: Sequence[heat.HeatMap], names: Sequence[str]) -> Any:
+    from matplotlib.ticker import MaxNLocator
+
+    figure, panels = _axes(down=len(maps), height=1.6)
+    for axes, one in zip(panels, maps, strict=True):
+        shade = axes.imshow(
+            one.values,
+            aspect="auto",
+            interpolation="nearest",
+            vmin=0,
+            extent=(one.steps[0], one.steps[1] + 1, one.parts, 0),
+        )
+        figure.colorbar(shade, ax=axes)
+        axes.grid(visible=False)
+        axes.set_title(_plain(names[one.group]))
+        axes.set_xlabel("step")
+        axes.set_ylabel("part")
+        axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+    return figure
+
+
+def _phases(found: dict[str, phases.Phases]) -> Any:
+    figure, (axes,) = _axes(height=0.9 + 0.28 * len(found))
+    names = list(dict.fromkeys(name for one in found.values() for name in one))
+    left = np.zeros(len(found))
+    for place, name in enumerate(names):
+        width = np.array([one.get(name, 0.0) for one in found.values()])
+        axes.barh(list(map(_plain, found)), width, left=left, color=_COLORS[(place + 1) % 8],
+                  label=name)  # fmt: skip
+        left += width
+    axes.invert_yaxis()
+    axes.set_xlabel("seconds")
+    figure.legend(loc="outside upper center", ncols=3)
+    return figure
+
+
+def _split(counts: Any) -> Any:
+    from matplotlib import colormaps
+
+    figure, (axes,) = _axes()
+    floor = np.zeros(len(counts))
+    for label, column in enumerate(counts.T):
+        color = colormaps["tab20"](label % 20)
+        axes.bar(np.arange(len(counts)), column, bottom=floor, color=color, label=f"class {label}")
+        floor += column
+    axes.set_xlabel("worker")
+    axes.set_ylabel("samples of each class")
+    if counts.shape[1] <= 10:
+        figure.legend(loc="outside right upper")
+    return figure
+
+
+def _plain(name: str) -> str:
+    """A name in which matplotlib sees no formula, nor a wish to be left out."""
+    return (" " if name.startswith("_") else "") + name.replace("$", r"\$")

@@ -1,0 +1,192 @@
+"""Runs as a report sees them: read from their folders, finished or not."""
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partavg.compare import Entry, Result
+from partavg.folder import Row, RunFolder
+from partavg.tables import parse, read, settings
+
+Numbers = NDArray[np.float64]
+
+_PARTS = "discrepancy_parts"
+_UNUSED = {"step", "lr", "messages", "stage", "part", "clients", "away", "sent", "received",
+           "accuracy_all"}  # fmt: skip
+
+
+class Series(NamedTuple):
+    """What was measured, [n] or [n, parts], and after which steps."""
+
+    steps: Numbers
+    values: Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run: its name on the page, the scheme it is a seed of, and all that is known of it."""
+
+    name: str
+    group: str
+    settings: dict[str, Any]
+    environment: Row
+    series: dict[str, Series]
+    summary: Row | None
+    split: list[list[int]] | None
+    step: int
+    """The last step it took."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Runs that differ in their seed only."""
+
+    name: str
+    runs: tuple[Run, ...]
+
+    @property
+    def result(self) -> Result:
+        """The summaries of those that are finished."""
+        return Result(self.name, tuple(run.summary for run in self.runs if run.summary))
+
+    @property
+    def status(self) -> str:
+        """How far they got, if they did not all get to their end; else empty."""
+        open_runs = [run for run in self.runs if run.summary is None]
+        if not open_runs:
+            return ""
+        step = min(run.step for run in open_runs)
+        if len(self.runs) == 1:
+            return f"unfinished, step {step}"
+        return f"{len(open_runs)} of {len(self.runs)} unfinished, from step {step}"
+
+
+def grouped(runs: Iterable[Run]) -> list[Group]:
+    """The groups of some runs, in the order in which they first appear."""
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        found.setdefault(run.group, []).append(run)
+    return [Group(name, tuple(members)) for name, members in found.items()]
+
+
+def of_entries(entries: Sequence[Entry], prefix: str = "") -> list[Run]:
+    """The runs of a comparison that were started; a scheme is a group."""
+    return [
+        load(entry.folder.path, f"{prefix}{entry.scheme}, seed {entry.seed}", prefix + entry.scheme)
+        for entry in entries
+        if entry.folder.exists
+    ]
+
+
+def gather(paths: Sequence[Path]) -> list[Run]:
+    """The runs in some folders: run folders, or folders that contain them."""
+    folders: dict[Path, None] = {}
+    for path in paths:
+        found = find(path)
+        if not found:
+            raise ValueError(
+                f"{path} holds no run: name run folders, or folders that contain run folders"
+            )
+        folders.update(dict.fromkeys(found))
+    return [load(path, *names) for path, names in named(list(folders)).items()]
+
+
+def find(path: Path) -> list[Path]:
+    """The run folders at or below a folder, in the order in which they were started."""
+    found = []
+    for folder, inner, files in os.walk(path.resolve()):
+        if "config.toml" in files and {"environment.json", "metrics.jsonl"} & set(files):
+            found.append(Path(folder))
+            inner.clear()
+    return sorted(
+        found, key=lambda folder: (RunFolder(folder).environment().get("started", ""), folder)
+    )
+
+
+def named(folders: Sequence[Path]) -> dict[Path, tuple[str, str]]:
+    """The name and the group of each run folder: `scheme-seed0` is a seed of `scheme`."""
+    above = os.path.commonpath([folder.parent for folder in folders]) if folders else ""
+    names = {folder: folder.relative_to(above).as_posix() for folder in folders}
+    seeds = {folder: re.fullmatch(r"(.+)-seed(\d+)", name) for folder, name in names.items()}
+    alike: dict[str, list[object]] = {}
+    for folder, seed in seeds.items():
+        alike.setdefault(seed[1] if seed else names[folder], []).append(_what(folder))
+    found = {}
+    for folder, name in names.items():
+        seed = seeds[folder]
+        if seed and all(other == alike[seed[1]][0] for other in alike[seed[1]]):
+            found[folder] = f"{seed[1]}, seed {seed[2]}", seed[1]
+        else:
+            found[folder] = name, name
+    return found
+
+
+def _what(folder: Path) -> dict[str, Any]:
+    """The settings that seeds of one scheme share: all but the seed and how it is computed."""
+    kept = _settings(folder)
+    return {k: v for k, v in kept.items() if k != "training.seed" and not k.startswith("engine.")}
+
+
+def load(path: Path, name: str, group: str) -> Run:
+    """Read a run as far as it got."""
+    folder = RunFolder(path)
+    series = columns(folder.rows()) if folder.metrics_path.exists() else {}
+    summary = folder.summary() if folder.finished else None
+    steps = [int(one.steps[-1]) for one in series.values()]
+    return Run(
+        name,
+        group,
+        _settings(path),
+        folder.environment(),
+        series,
+        summary,
+        folder.split(),
+        max(steps, default=int(summary.get("steps", 0)) if summary else 0),
+    )
+
+
+def columns(rows: Iterable[Row]) -> dict[str, Series]:
+    """Metrics by name; what is not a finite number is left out, lists but for those of parts."""
+    steps: defaultdict[str, list[float]] = defaultdict(list)
+    values: defaultdict[str, list[Any]] = defaultdict(list)
+    for row in rows:
+        step = row.get("step", 0)
+        for key, value in row.items():
+            if key not in _UNUSED:
+                steps[key].append(step)
+                values[key].append(value)
+    found = {}
+    for key, listed in values.items():
+        if key == _PARTS:
+            found[key] = Series(np.array(steps[key], float), _rows(listed))
+        elif isinstance(listed[0], int | float | None):
+            array = np.array(listed, float)
+            kept = np.isfinite(array)
+            if kept.any():
+                found[key] = Series(np.array(steps[key], float)[kept], array[kept])
+    return found
+
+
+def _rows(values: list[list[float]]) -> Numbers:
+    """Lists as rows; where a schedule adapts, they may have different lengths."""
+    array = np.full((len(values), max(map(len, values))), np.nan)
+    for place, row in enumerate(values):
+        array[place, : len(row)] = row
+    return array
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    """The keys of a run's config, `section.key`, with defaults for what it does not say."""
+    tables = read(RunFolder(path).config_path)
+    try:
+        return settings(parse(tables))
+    except ValueError:  # another kind of run, or from a newer version
+        sections = {name: values for name, values in tables.items() if isinstance(values, dict)}
+        return {f"{name}.{k}": v for name, values in sections.items() for k, v in values.items()}

@@ -1,0 +1,97 @@
+"""Sections of a report that are not charts: title, what was run, clients, splits."""
+
+import json
+from collections.abc import Sequence
+from html import escape
+
+from partavg.report.bars import bars
+from partavg.report.runs import Group
+from partavg.report.table import Table
+from partavg.report.words import scheme, tasks
+
+_FEW = 8  # groups or tasks that are listed without being asked
+_SPLITS = 3  # pictures of splits
+_WORKERS = 128  # in such a picture
+
+
+def title(groups: Sequence[Group]) -> str:
+    """What the page is about."""
+    if len(groups) == 1 and len(groups[0].runs) == 1:
+        return f"Run {groups[0].name}"
+    names = [group.name for group in groups]
+    if 1 < len(names) <= 4:
+        return f"Comparison of {', '.join(names[:-1])} and {names[-1]}"
+    runs = sum(len(group.runs) for group in groups)
+    return f"Comparison of {runs} runs" if groups else "No runs yet"
+
+
+def story(groups: Sequence[Group]) -> str:
+    """What was run, in words: each task, and how each group averaged."""
+    found = tasks(groups)
+    blocks = []
+    for said, members in found.items():
+        items = "".join(
+            f"<li><strong><bdi>{escape(group.name)}</bdi></strong> averages "
+            f"{escape(scheme(group.runs[0].settings))}{_runs(group)}</li>"
+            for group in members
+        )
+        blocks.append(f"<p>{escape(said)}.</p><ul>{items}</ul>")
+    if len(groups) <= _FEW:
+        return f'<section class="story">{"".join(blocks)}</section>'
+    count = f"{len(groups)} schemes of {len(found)} task{'s' if len(found) > 1 else ''}, in words"
+    return (
+        f'<section class="story"><details id="story"><summary>{count}</summary>'
+        f"{''.join(blocks)}</details></section>"
+    )
+
+
+def _runs(group: Group) -> str:
+    """How many seeds it has and whether they are finished, where that is worth saying."""
+    seeds = f", {len(group.runs)} seeds" if len(group.runs) > 1 else ""
+    state = f' <span class="open">{escape(group.status)}</span>' if group.status else ""
+    return escape(seeds) + state
+
+
+def clients(group: Group) -> Table:
+    """What each client of a federated run sent and received, and when it was away."""
+    known = group.runs[0].summary or {}
+    rows = [
+        (
+            f"client {client}",
+            str(one["samples"]),
+            f"{one['sent'] / 1e6:.3f}",
+            f"{one['received'] / 1e6:.3f}",
+            ", ".join(str(entry["step"]) for entry in one["away"]) or "–",
+        )
+        for client, one in (known.get("clients") or {}).items()
+    ]
+    head = ("client", "samples", "MB sent", "MB received", "away at steps")
+    return Table(f"Clients of {group.name}", head, rows)
+
+
+def splits(groups: Sequence[Group]) -> list[str]:
+    """Pictures of which worker owns which labels; runs with one seed mostly share one."""
+    owners: dict[str, list[str]] = {}
+    for group in groups:
+        for run in group.runs:
+            if run.split:
+                owners.setdefault(json.dumps(run.split), []).append(run.name)
+    if not owners:
+        return []
+    parts = ["<h2>Labels of each worker</h2>", '<div class="splits">']
+    for counts, names in list(owners.items())[:_SPLITS]:
+        every = json.loads(counts)
+        some = every[:_WORKERS]
+        whose = "all runs" if len(owners) == 1 else "; ".join(names[:4])
+        whose += f" and {len(names) - 4} more" if len(owners) > 1 and len(names) > 4 else ""
+        first = f"; the first {_WORKERS} of {len(every)} workers" if some != every else ""
+        label = escape(f"Samples of each class: {whose}{first}")
+        parts.append(
+            f'<figure class="split"><figcaption class="soft">{label}</figcaption>'
+            f'<div class="scroll" tabindex="0" role="region" aria-label="{label}">'
+            f"{bars(whose, some, inside=True)}</div></figure>"
+        )
+    parts.append("</div>")
+    if len(owners) > _SPLITS:
+        parts.append(f'<p class="soft">{len(owners) - _SPLITS} more splits are not shown.</p>')
+    return parts

@@ -1,0 +1,130 @@
+"""Tables: the comparison, as a page, a spreadsheet and a paper want it."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from statistics import mean, stdev
+
+from partavg.compare import COLUMNS
+from partavg.report.runs import Group
+
+_LONG = 48  # letters that a cell has in one line
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Text in rows; the first cell of a row names it. Rows in `marked` are set off."""
+
+    caption: str
+    head: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    marked: frozenset[int] = frozenset()
+
+    def html(self, kind: str = "") -> str:
+        """A table that scrolls if it is wider than the page, by keys as well."""
+        head = "".join(f'<th scope="col">{escape(name)}</th>' for name in self.head)
+        body = "\n".join(
+            ('<tr class="marked">' if number in self.marked else "<tr>")
+            + _name(row[0])
+            + "".join(map(_cell, row[1:]))
+            + "</tr>"
+            for number, row in enumerate(self.rows)
+        )
+        caption = escape(self.caption)
+        return (
+            f'<div class="scroll" tabindex="0" role="region" aria-label="{caption}">'
+            f'<table class="{kind}"><caption>{caption}</caption>'
+            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        )
+
+
+def _name(text: str) -> str:
+    kind = ' class="long"' if len(text) > _LONG else ""
+    broken = escape(text).replace("/", "/<wbr>").replace(".", ".<wbr>")  # where a phone breaks it
+    return f'<th scope="row"{kind}>{broken}</th>'
+
+
+def _cell(text: str) -> str:
+    kind = ' class="long"' if len(text) > _LONG else ""
+    return f"<td{kind}>{escape(text)}</td>"
+
+
+def columns(groups: Sequence[Group]) -> dict[str, tuple[str, str, float]]:
+    """The columns of the comparison in which there is something."""
+    return {
+        heading: how
+        for heading, how in COLUMNS.items()
+        if any(group.result.values(how[0]) for group in groups)
+    }
+
+
+def comparison(groups: Sequence[Group]) -> Table:
+    """A row per group: mean, and deviation over its seeds."""
+    shown = columns(groups)
+    several = any(len(group.runs) > 1 for group in groups)
+    head = ("scheme", *(["seeds"] if several else []), *shown)
+    rows = [
+        (
+            f"{group.name} ({group.status})" if group.status else group.name,
+            *([str(len(group.result.summaries))] if several else []),
+            *(group.result.text(*how) for how in shown.values()),
+        )
+        for group in groups
+    ]
+    caption = "Mean ± standard deviation over seeds" if several else "At the end of each run"
+    return Table(caption, head, rows)
+
+
+def to_csv(groups: Sequence[Group]) -> str:
+    """The numbers of the comparison, unrounded: the mean of each column, and its deviation."""
+    shown = columns(groups)
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    names = [name for key, _, _ in shown.values() for name in (key, f"{key}_deviation")]
+    table.writerow(["scheme", "runs", "finished", *names])
+    for group in groups:
+        finished = len(group.result.summaries)
+        numbers: list[object] = []
+        for key, _, _ in shown.values():
+            values = group.result.values(key)
+            numbers.append(mean(values) if values else "")
+            numbers.append(stdev(values) if len(values) > 1 else "")
+        table.writerow([group.name, len(group.runs), finished, *numbers])
+    return text.getvalue()
+
+
+def to_latex(groups: Sequence[Group]) -> str:
+    """The comparison as a table of the booktabs package."""
+    shown = comparison(groups)
+    lines = [
+        r"% \usepackage{booktabs}",
+        rf"\begin{{tabular}}{{l{'r' * (len(shown.head) - 1)}}}",
+        r"\toprule",
+        " & ".join(map(latex, shown.head)) + r" \\",
+        r"\midrule",
+        *(" & ".join([latex(row[0]), *map(_latex_number, row[1:])]) + r" \\" for row in shown.rows),
+        r"\bottomrule",
+        r"\end{tabular}",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#",
+    "%": r"\%", "_": r"\_", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}",
+    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''",
+}  # fmt: skip
+
+
+def latex(text: str) -> str:
+    """Text in which nothing is a command."""
+    return "".join(_LATEX.get(letter, letter) for letter in " ".join(text.split()))
+
+
+def _latex_number(text: str) -> str:
+    if text == "–":
+        return "--"
+    return "$" + text.replace("±", r"\pm") + "$"

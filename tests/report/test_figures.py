@@ -1,0 +1,61 @@
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from tests.report.folders import comparison, make
+
+from partavg.cli import main
+from partavg.report.figures import write_figures
+from partavg.report.runs import gather, grouped
+
+pytest.importorskip("matplotlib")
+
+
+@pytest.mark.parametrize("kind", ["pdf", "svg"])
+def test_every_figure_is_written(tmp_path: Path, kind: str) -> None:
+    comparison(tmp_path / "runs", seeds=1)
+    groups = grouped(gather([tmp_path / "runs"]))
+    written = write_figures(tmp_path / "figures", groups, kind)
+    assert sorted(path.stem for path in written) == [
+        "accuracy", "accuracy_bytes", "discrepancy", "discrepancy_parts", "discrepancy_windows",
+        "loss", "phases", "round_losses", "split", "test_loss",
+    ]  # fmt: skip
+    assert {path.suffix for path in written} == {f".{kind}"}
+    first = written[0].read_bytes()
+    if kind == "pdf":
+        assert first.startswith(b"%PDF")
+        assert b"/FontFile2" in first, "fonts are embedded, as TrueType"
+    else:
+        assert b"<text" in first, "text stays text"
+    again = write_figures(tmp_path / "again", groups, kind)
+    assert again[0].read_bytes() == first, "the same runs give the same bytes"
+
+
+def test_names_are_no_formulas(tmp_path: Path) -> None:
+    make(tmp_path / "runs" / "$_{x")
+    make(tmp_path / "runs" / "_y")
+    written = write_figures(tmp_path, grouped(gather([tmp_path / "runs"])), "svg")
+    text = next(path for path in written if path.stem == "loss").read_text()
+    assert "$_{x" in text
+    assert "_y" in text
+
+
+def test_runs_without_metrics(tmp_path: Path) -> None:
+    path = make(tmp_path / "run", rich=False)
+    (path / "metrics.jsonl").unlink()
+    (path / "split.json").unlink()
+    with pytest.raises(ValueError, match="no metrics to draw"):
+        write_figures(tmp_path / "figures", grouped(gather([path])), "pdf")
+
+
+def test_without_matplotlib_a_sentence_says_how_to_install_it(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    make(tmp_path / "run")
+    done = CliRunner().invoke(main, ["report", "run", "--figures", "figures"])
+    assert done.exit_code == 2
+    assert done.stderr == (
+        "partavg: figures need matplotlib, which is not installed: pip install 'partavg[figures]'\n"
+    )
+    assert not (tmp_path / "report.html").exists()

@@ -1,0 +1,40 @@
+import csv
+from pathlib import Path
+
+import pytest
+from tests.report.folders import comparison, make
+
+from partavg.report.runs import gather, grouped
+from partavg.report.table import comparison as compared
+from partavg.report.table import latex, to_csv, to_latex
+
+
+def test_numbers_for_a_spreadsheet(tmp_path: Path) -> None:
+    comparison(tmp_path)
+    make(tmp_path / "open", finished=False)
+    rows = {row["scheme"]: row for row in csv.DictReader(
+        to_csv(grouped(gather([tmp_path]))).splitlines())}  # fmt: skip
+    one = rows["partial"]
+    assert (one["runs"], one["finished"]) == ("2", "2")
+    assert float(one["accuracy_deviation"]) == pytest.approx(0.01 / 2**0.5)
+    assert rows["open"]["accuracy"] == ""
+    assert rows["open"]["finished"] == "0"
+
+
+def test_a_table_for_a_paper(tmp_path: Path) -> None:
+    comparison(tmp_path)
+    text = to_latex(grouped(gather([tmp_path])))
+    assert r"partial & $2$ & $89.22 \pm 0.71$ &" in text
+    assert r"accuracy \% &" in text
+    for word in (r"\toprule", r"\midrule", r"\bottomrule", r"\begin{tabular}{lrr"):
+        assert word in text
+
+
+def test_latex_is_escaped() -> None:
+    assert latex(r"50% of a_b & \c{d}") == r"50\% of a\_b \& \textbackslash{}c\{d\}"
+
+
+def test_columns_without_numbers_are_left_out(tmp_path: Path) -> None:
+    path = make(tmp_path / "run")
+    (path / "summary.json").write_text('{"steps": 1, "scale": 1.0, "bytes": 5000000}')
+    assert compared(grouped(gather([path]))).head == ("scheme", "MB sent")
