@@ -1,6 +1,7 @@
 """Every test checks the shapes of tensors at run time and runs torch on one thread."""
 
 import os
+import signal
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # also for the processes that tests start
 
@@ -14,6 +15,8 @@ import torch
 from hypothesis import settings
 
 torch.set_num_threads(1)
+# A job in the background ignores Ctrl-C, and so would all programs that its tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("partavg", deadline=None, max_examples=60)
 settings.load_profile("partavg")
 

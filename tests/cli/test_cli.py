@@ -269,7 +269,7 @@ def test_an_interrupted_comparison_goes_on(recipe: Path, tmp_path: Path) -> None
     refused = partavg(*arguments, *other, cwd=tmp_path, code=2)
     assert "was started with another training.lr" in refused.stderr
     more = partavg(*arguments[:-1], "2-parts,periodic,partial", *other[:3], cwd=tmp_path)
-    assert "2-parts: step 400/400" in more.stdout
+    assert "2-parts: step 200/200" in more.stdout
     assert "periodic: step" not in more.stdout, "what is finished is not run again"
 
 
