@@ -11,8 +11,8 @@ READY := $(VENV)/ready
 demo: $(READY)
 	$(BIN)/partavg compare
 
-test: $(READY)  # many tests wait for processes: three at a time keep two cores busy
-	$(BIN)/python -m pytest -n 3 --cov=src/partavg/core --cov=src/partavg/solvers --cov-branch \
+test: $(READY)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --cov=src/partavg/core --cov=src/partavg/solvers --cov-branch \
 		--cov-report= --cov-fail-under=95
 
 check: $(READY)

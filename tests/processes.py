@@ -19,7 +19,8 @@ class Command:
         self._folder = tempfile.TemporaryDirectory()
         self._streams = [Path(self._folder.name) / name for name in ("stdout", "stderr")]
         words = [str(argument) for argument in arguments]
-        self._process = context.Process(target=_partavg, args=(words, cwd, *self._streams))
+        given = words, cwd, dict(os.environ), *self._streams
+        self._process = context.Process(target=_partavg, args=given)
         self._process.start()
 
     def poll(self) -> int | None:
@@ -43,9 +44,11 @@ class Command:
         return self._process.exitcode
 
 
-def _partavg(words: list[str], cwd: Path, *streams: Path) -> None:
+def _partavg(words: list[str], cwd: Path, environ: dict[str, str], *streams: Path) -> None:
     from partavg.cli import main
 
+    os.environ.clear()
+    os.environ.update(environ)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(cwd)
     for number, path in enumerate(streams, 1):
