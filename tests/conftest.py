@@ -17,7 +17,7 @@ from hypothesis import settings
 torch.set_num_threads(1)
 # A job in the background ignores Ctrl-C, and so would all programs that its tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-settings.register_profile("partavg", deadline=None, max_examples=60)
+settings.register_profile("partavg", deadline=None, max_examples=40)
 settings.load_profile("partavg")
 
 

@@ -1,7 +1,10 @@
 import json
 import math
+from ast import literal_eval
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
@@ -91,6 +94,13 @@ SHRINKING = {"adapt": {"name": "adacomm", "block": 3}}
 LAYERED = {"adapt": {"name": "fedlama"}, "averaging": {"partition": "layer", "interval": 2}}
 
 
+@cache
+def uninterrupted(sections: str) -> dict[str, bytes]:
+    """How a run ends that nobody stops."""
+    with TemporaryDirectory() as folder:
+        return finish(tasks.run(Path(folder) / "whole", **literal_eval(sections)))
+
+
 @pytest.mark.parametrize("stop", [1, 2, 3, 7, 11])
 @pytest.mark.parametrize("saved", [True, False])
 @pytest.mark.parametrize(
@@ -102,7 +112,7 @@ def test_a_run_that_stopped_anywhere_resumes_to_the_same_end(
     tmp_path: Path, stop: int, saved: bool, sections: dict
 ) -> None:
     """With a checkpoint of the last step (Ctrl-C), or only an older one (killed)."""
-    expected = finish(tasks.run(tmp_path / "whole", **sections))
+    expected = uninterrupted(repr(sections))
     broken = tasks.run(tmp_path / "broken", **sections)
     for row in broken:
         if row["step"] == stop:
@@ -117,7 +127,7 @@ def test_a_run_that_stopped_anywhere_resumes_to_the_same_end(
 @pytest.mark.parametrize("stop", [1, 3, 5])
 def test_metrics_that_come_late_are_the_same(tmp_path: Path, stop: int) -> None:
     """As on a GPU, which goes on while the host reads."""
-    expected = finish(tasks.run(tmp_path / "whole"))
+    expected = uninterrupted("{}")
     late = tasks.run(tmp_path / "late")
     late.lag = 2
     assert [row["step"] for row in late] == list(range(1, 13))
@@ -142,7 +152,7 @@ def test_a_loss_that_is_seen_late_is_blamed_on_its_step(tmp_path: Path) -> None:
 
 
 def test_a_damaged_checkpoint_costs_steps_but_not_the_result(tmp_path: Path) -> None:
-    expected = finish(tasks.run(tmp_path / "whole"))
+    expected = uninterrupted("{}")
     broken = tasks.run(tmp_path / "broken")
     for row in broken:
         if row["step"] == 8:
