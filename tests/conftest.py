@@ -25,14 +25,8 @@ _LONG = ("test_runtimes", "test_torchrun", "test_ranks", "test_replicas", "test_
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first, so that no worker is left alone with them at the end.
-
-    Those that share programs which take long to start are run by one worker.
-    """
+    """The longest first, so that no worker is left alone with them at the end."""
     items.sort(key=lambda item: item.path.stem not in _LONG)
-    for item in items:
-        if item.path.stem == "test_runtimes":
-            item.add_marker(pytest.mark.xdist_group("flower"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
