@@ -12,7 +12,7 @@ demo: $(READY)
 	$(BIN)/partavg compare
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --cov=src/partavg/core --cov=src/partavg/solvers --cov-branch \
+	$(BIN)/python -m pytest -n 2 --cov=src/partavg/core --cov=src/partavg/solvers --cov-branch \
 		--cov-report= --cov-fail-under=95
 
 check: $(READY)

@@ -23,8 +23,6 @@ from tests.flower.programs import Programs
 
 from partavg.folder import Row, RunFolder
 
-pytestmark = pytest.mark.xdist_group("flower")  # the programs are started once
-
 REAL = {**BASE, "flower.deadline": 100.0, "flower.wait": 300.0, "flower.patience": 300.0}
 SHORT = {"training.steps": 8, "averaging.parts": 2}
 
