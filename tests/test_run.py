@@ -11,7 +11,6 @@ import torch
 from tests import tasks
 
 from partavg import build, checkpoint
-from partavg.build import check
 from partavg.run import Diverged, Run
 from partavg.tables import parse, read
 
@@ -277,55 +276,6 @@ def test_only_the_workers_at_fault_are_named(tmp_path: Path) -> None:
     run._simulation.workers.params[2] = float("nan")
     with pytest.raises(Diverged, match=r"the loss of worker 2 is not finite at step 2:"):
         next(rows)
-
-
-@pytest.mark.parametrize(
-    ("sections", "sentence"),
-    [
-        ({"averaging": {"interval": 10, "parts": 4}}, "use 1, 2, 5 or 10"),
-        ({"averaging": {"partition": "layer"}}, "cannot fill 4 parts: the model has 3 layers"),
-        ({"averaging": {"partition": "whole", "parts": 4}}, "the whole model is one part"),
-        ({"training": {"workers": 121}}, "121 workers cannot share 120 samples"),
-        ({"split": {"alpha": 0}}, "alpha 0.0 is not a number above 0"),
-        ({"solver": {"momentum": 2.0}}, r"momentum 2.0 is outside \[0, 1\)"),
-        ({"engine": {"device": "gpu"}}, "engine.device = 'gpu' cannot be used"),
-        ({"engine": {"device": "meta"}}, "engine.device = 'meta' cannot be used"),
-        ({"model": {"hidden": [4, 0]}}, "a hidden layer of width 0 is no layer"),
-        ({"split": {"alpha": 0.01, "minimum": 0}}, "owns no samples"),
-        ({**KEPT, "solver": NOVA}, "compares models with the last average"),
-        (
-            {"pace": {"name": "fixed", "counts": [2]}, "solver": {**NOVA, "name": "vrl_sgd"}},
-            "needs workers that take the same steps",
-        ),
-        ({**KEPT, **SHRINKING}, "cuts models anew"),
-        ({"averaging": {"delay": 2, "buffers": "every"}}, "overtake each other"),
-        (
-            {"solver": {**NOVA, "name": "fedavgm", "base": {"name": "diloco"}}},
-            "must be the topmost",
-        ),
-        (
-            {**KEPT, "solver": {**NOVA, "name": "fedprox", "base": {"name": "scaffold"}}},
-            "compares models with the last average",
-        ),
-        ({"averaging": {"delay": 4}}, "delay 4 is not below the interval 4"),
-        ({"adapt": {"name": "post_local"}}, "give adapt.until"),
-        ({"adapt": {"name": "fedlama"}, "averaging": {"parts": 1}}, "needs parts to tell apart"),
-        ({"images": {"crop": 2}}, "images.crop and images.flip are for images"),
-        (
-            {"split": {"name": "writer", "alpha": None, "minimum": None}},
-            "split.name = 'writer' needs to know who wrote",
-        ),
-        ({"lr_schedule": {"name": "step", "at": [9, 3]}}, "name them in rising order"),
-    ],
-)
-def test_what_cannot_start_is_found_before_it_starts(
-    tmp_path: Path, sections: dict, sentence: str
-) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        check(tasks.config(**sections), tasks.data())
-    with pytest.raises(ValueError, match=sentence):
-        tasks.run(tmp_path / "run", **sections)
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_scaled_run_says_so_and_is_shorter(tmp_path: Path) -> None:
