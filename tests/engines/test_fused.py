@@ -11,6 +11,7 @@ from partavg.core.loop import Batch
 from partavg.engines.choose import choose
 from partavg.engines.fused import Fused, Uncovered
 from partavg.engines.fused.precision import compute_dtype, resolve
+from partavg.engines.fused.program import Program
 from partavg.engines.looped import Looped
 from partavg.engines.model import RowModel
 from partavg.models import MODELS, mlp, vgg, wide_resnet
@@ -131,6 +132,25 @@ def test_fifty_steps_end_at_the_same_weights(name: str) -> None:
                     rows[found.rows, columns] -= 0.01 * grads
         ends.append(torch.cat([rows, statistics], 1))
     torch.testing.assert_close(*ends, rtol=1e-7, atol=1e-9)
+
+
+class Pools(nn.Module):
+    """ReLU before max pooling: with the values alone, and where its output is used twice."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_pool2d(F.relu(x), 3, 2, 1)
+        y = torch.relu(x)
+        return (F.max_pool2d(y, 2) + F.avg_pool2d(y, 2)).flatten(1)
+
+
+def test_pooling_comes_before_relu() -> None:
+    module = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), Pools())
+    model, *case = problem(module, (3, 16, 16), torch.float64)
+    for ours, theirs in zip(run(Fused(model, 9), *case), run(Looped(model), *case), strict=True):
+        torch.testing.assert_close(ours, theirs)
+    graph = [str(node.target) for node in Program(module)._graph.nodes]
+    assert graph.index("2") < graph.index("1")
+    assert sum("relu" in target for target in graph) == 2
 
 
 def test_any_loss_that_vmap_can_run_works() -> None:

@@ -1,9 +1,12 @@
 """Triton's kernels against plain torch, by Triton's interpreter: TRITON_INTERPRET=1 pytest."""
 
 import os
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from partavg.core.solver import Step
@@ -16,6 +19,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 
 from partavg.engines.fused import wide
 from partavg.engines.fused.conv_triton import images
+from partavg.engines.fused.pool import pool
 from partavg.kernels import sums
 from partavg.kernels.cast import cast
 
@@ -43,6 +47,33 @@ def test_squared_distances() -> None:
 def test_rows_in_another_precision() -> None:
     weight = torch.randn(3, 9000)[:, 5:8405].view(3, 70, 120)
     assert torch.equal(cast(weight, torch.float16), weight.half())
+
+
+@pytest.mark.parametrize(
+    ("by", "args", "size", "ours"),
+    [
+        (nn.MaxPool2d(2), (), (6, 4), True),
+        (nn.MaxPool2d(2, ceil_mode=True), (), (7, 5), True),
+        (F.max_pool2d, (2,), (6, 4), True),
+        (F.max_pool2d, (2, 2, 0, 1, True), (5, 4), True),
+        (F.max_pool2d, (2, 1), (6, 4), False),
+        (nn.MaxPool2d(2), (), (7, 4), False),
+        (nn.MaxPool2d(3, 2, 1), (), (6, 4), False),
+    ],
+)
+def test_the_largest_of_four(by: Any, args: Any, size: tuple[int, int], ours: bool) -> None:
+    given = torch.randn(6, 1, 40, *size)
+    given[0, 0, 0, 0, 0] = torch.nan
+    given[1, 0, :, :2, :2] = 1.0  # the first of equals gets the gradient
+    found = []
+    for pooled in (partial(pool, by), lambda x, *a: by(x[:, 0], *a).unsqueeze(1)):
+        x = given.clone().requires_grad_()
+        y = pooled(x, *args)
+        assert ("Halved" in str(y.grad_fn)) == (ours and not found)
+        y.backward(torch.linspace(0, 1, y.numel()).view(y.shape))
+        found.append((y.detach(), x.grad))
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one.nan_to_num(9.0), other.nan_to_num(9.0))
 
 
 @pytest.mark.parametrize(

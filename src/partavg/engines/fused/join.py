@@ -1,4 +1,4 @@
-"""BatchNorm, the residual addition and the ReLU after it as one step of a program."""
+"""A program's steps, rearranged: BatchNorm with what follows it as one; pooling before ReLU."""
 
 import operator
 from collections.abc import Mapping
@@ -38,6 +38,19 @@ def join_(graph: fx.Graph, layers: Mapping[str, nn.Module]) -> None:
     graph.lint()
 
 
+def pool_first_(graph: fx.Graph, layers: Mapping[str, nn.Module]) -> None:
+    """Max pooling, then ReLU, instead of the other way round: the same, on fewer pixels."""
+    for relu in list(graph.nodes):
+        after = _only_user(relu)
+        if after is None or not _is_relu(relu, layers) or not _takes_largest(after, layers):
+            continue
+        after.replace_input_with(relu, relu.all_input_nodes[0])
+        after.replace_all_uses_with(relu)
+        relu.replace_input_with(relu.all_input_nodes[0], after)
+        after.append(relu)
+    graph.lint()
+
+
 def _only_user(node: fx.Node) -> fx.Node | None:
     return next(iter(node.users)) if len(node.users) == 1 else None
 
@@ -53,3 +66,12 @@ def _is_relu(node: fx.Node, layers: Mapping[str, nn.Module]) -> bool:
     if node.op == "call_module":
         return type(layers[str(node.target)]) is nn.ReLU
     return node.target in (F.relu, torch.relu, "relu")
+
+
+def _takes_largest(node: fx.Node, layers: Mapping[str, nn.Module]) -> bool:
+    """Whether a node is max pooling, and gives nothing but the values."""
+    if node.op == "call_module":
+        layer = layers[str(node.target)]
+        return isinstance(layer, nn.MaxPool1d | nn.MaxPool2d) and not layer.return_indices
+    plain = len(node.args) < 7 and not node.kwargs.get("return_indices")
+    return node.target is F.max_pool2d and plain

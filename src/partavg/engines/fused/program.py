@@ -11,21 +11,9 @@ from torch.func import vmap
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
-from partavg.engines.fused import layers
-from partavg.engines.fused.join import join_, joined
+from partavg.engines.fused import layers, pool
+from partavg.engines.fused.join import join_, joined, pool_first_
 from partavg.engines.fused.rows import Rows
-
-_POOLS: tuple[Any, ...] = (
-    nn.AdaptiveAvgPool1d,
-    nn.AdaptiveAvgPool2d,
-    nn.AdaptiveMaxPool2d,
-    nn.AvgPool1d,
-    nn.AvgPool2d,
-    nn.MaxPool1d,
-    nn.MaxPool2d,
-)
-_POOLING = (F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d)
-"""What treats every sample by itself: the samples of all workers are one batch."""
 
 _STATELESS: tuple[type[nn.Module], ...] = (
     nn.ELU,
@@ -99,6 +87,7 @@ class Program:
             if (problem := self._problem(node)) is not None:
                 raise Uncovered(problem)
         join_(self._graph, self._layers)
+        pool_first_(self._graph, self._layers)
         self._convs = self._convs_after_norms()
 
     def norms(self) -> Iterator[str]:
@@ -161,13 +150,13 @@ class Program:
             return rows.cast(rows.tensor(target))
         if node.op == "call_module":
             layer = self._layers[target]
-            if isinstance(layer, _POOLS):
-                return _pooled(layer, *args)
+            if isinstance(layer, pool.LAYERS):
+                return pool.pool(layer, *args)
             if isinstance(layer, _STATELESS):
                 return _batched(_pure(layer), args, kwargs)
             return layers.run(layer, rows, target, *args, **kwargs)
-        if target in _POOLING:
-            return _pooled(target, *args, **kwargs)
+        if target in pool.FUNCTIONS:
+            return pool.pool(target, *args, **kwargs)
         if target in _DROPOUTS:
             return rows.dropout(target, *args, **kwargs)
         if target is getattr or target == "size":  # the shape that one worker sees
@@ -183,10 +172,10 @@ class Program:
         if node.op == "call_module":
             layer = self._layers[target]
             what = f"layer {target} ({type(layer).__name__})"
-            known = isinstance(layer, _STATELESS + _POOLS) or layers.covered(layer)
+            known = isinstance(layer, _STATELESS + pool.LAYERS) or layers.covered(layer)
         elif node.op == "call_function":
             what = f"function {getattr(target, '__name__', target)}"
-            known = target in _FUNCTIONS or target in _DROPOUTS + _POOLING
+            known = target in _FUNCTIONS or target in _DROPOUTS + pool.FUNCTIONS
             known = known or (target is getattr and node.args[1] == "shape")
         elif node.op == "call_method":
             what, known = f"method {target}", target in _METHODS
@@ -210,13 +199,6 @@ def _pure(layer: Any) -> Any:
     if getattr(layer, "inplace", False):
         layer.inplace = False  # of the program's own copy
     return layer
-
-
-def _pooled(pool: Callable[..., Any], x: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Pool the samples of all workers as one batch."""
-    if isinstance(pool, nn.AdaptiveAvgPool2d) and pool.output_size in (1, (1, 1)):
-        return x.mean((-2, -1), keepdim=True)
-    return pool(x.flatten(0, 1), *args, **kwargs).unflatten(0, x.shape[:2])
 
 
 def _batched(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
