@@ -69,6 +69,15 @@ def test_norms_can_be_set(build) -> None:
 
     assert norms() == {(1e-5, 0.1)}
     assert norms(norm_eps=1e-3, norm_momentum=0.01) == {(1e-3, 0.01)}
+    assert norms(norm_groups=8) == set()
+
+
+@pytest.mark.parametrize("build", [resnet20, wrn16_8])
+def test_with_groups_other_samples_do_not_matter(build) -> None:
+    for groups, alone in ((0, False), (8, True)):
+        model = build((3, 8, 8), 10, norm_groups=groups)
+        x = torch.randn(4, 3, 8, 8)
+        assert torch.allclose(model(x)[:2], model(x[:2]), atol=1e-5) == alone
 
 
 def test_wide_blocks_project_only_where_the_shape_changes() -> None:
@@ -117,6 +126,7 @@ def test_padding_is_a_word_like_any_other() -> None:
             lambda: wrn16_8((3, 8, 8), 10, norm_momentum=1.5),
             r"norm_momentum 1.5 is not in \(0, 1\]",
         ),
+        (lambda: resnet20((3, 8, 8), 10, norm_groups=3), "norm_groups 3 cannot divide"),
         (lambda: wide_resnet((3, 8, 8), 10, depth=20, width=1), "depth 20 is not 6 n"),
         (lambda: wide_resnet((3, 8, 8), 10, depth=16, width=0), "width 0 is below 1"),
         (lambda: vgg11((3, 64, 33), 10), "images of 64 x 33 are too large for vgg11"),

@@ -14,7 +14,7 @@ from partavg.engines.fused.precision import compute_dtype, resolve
 from partavg.engines.fused.program import Program
 from partavg.engines.looped import Looped
 from partavg.engines.model import RowModel
-from partavg.models import MODELS, mlp, vgg, wide_resnet
+from partavg.models import MODELS, mlp, resnet20, vgg, wide_resnet
 
 CPU = torch.device("cpu")
 SMALL = {
@@ -71,6 +71,7 @@ OWN = {
     "shortcut": (Shortcut, (3, 8, 8)),
     "pair": (Pair, (6,)),
     "frozen": (frozen, (3, 8, 8)),
+    "groups": (lambda: resnet20((3, 8, 8), 3, norm_groups=4), (3, 8, 8)),
     "norms": (lambda: mlp((192,), 3, batch_norm=True, dropout=0.5), (3, 8, 8)),
 }
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from partavg.models.norm import Norm, batch_norm
+from partavg.models.norm import Norm, norm_layer
 from partavg.models.shape import image
 
 
@@ -56,16 +56,18 @@ def resnet20(
     projection: bool = True,
     norm_eps: float = 1e-5,
     norm_momentum: float = 0.1,
+    norm_groups: int = 0,
     zero_gamma: bool = False,
 ) -> nn.Module:
     """ResNet-20.
 
     With `projection`, the shortcut of the first block of each stage, the first stage too, is a
     1 x 1 convolution with BatchNorm; without, it is free of parameters.
+    With `norm_groups`, GroupNorm with so many groups takes the place of BatchNorm.
     With `zero_gamma`, the last BatchNorm of each block starts with weight 0, so that every block
     starts as its shortcut.
     """
-    norm = batch_norm(norm_eps, norm_momentum)
+    norm = norm_layer(norm_eps, norm_momentum, norm_groups)
     layers: list[nn.Module] = [
         nn.Conv2d(image(shape)[0], 16, 3, 1, 1, bias=False),
         norm(16),

@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from partavg.models.norm import Norm, batch_norm
+from partavg.models.norm import Norm, norm_layer
 from partavg.models.shape import image
 
 
@@ -35,15 +35,13 @@ def wide_resnet(
     *,
     depth: int,
     width: int,
-    norm_eps: float = 1e-5,
-    norm_momentum: float = 0.1,
+    norm: Norm = nn.BatchNorm2d,
 ) -> nn.Module:
     """WRN-depth-width, without dropout."""
     if depth < 10 or depth % 6 != 4:
         raise ValueError(f"depth {depth} is not 6 n + 4: use 10, 16, 22, 28 or more")
     if width < 1:
         raise ValueError(f"width {width} is below 1: it multiplies the channels of each layer")
-    norm = batch_norm(norm_eps, norm_momentum)
     layers: list[nn.Module] = [nn.Conv2d(image(shape)[0], 16, 3, 1, 1, bias=False)]
     inputs = 16
     for stage, base in enumerate((16, 32, 64)):
@@ -56,18 +54,26 @@ def wide_resnet(
 
 
 def wrn16_8(
-    shape: tuple[int, ...], classes: int, *, norm_eps: float = 1e-5, norm_momentum: float = 0.1
+    shape: tuple[int, ...],
+    classes: int,
+    *,
+    norm_eps: float = 1e-5,
+    norm_momentum: float = 0.1,
+    norm_groups: int = 0,
 ) -> nn.Module:
     """WRN-16-8: 11.0 M parameters for 10 classes."""
-    return wide_resnet(
-        shape, classes, depth=16, width=8, norm_eps=norm_eps, norm_momentum=norm_momentum
-    )
+    norm = norm_layer(norm_eps, norm_momentum, norm_groups)
+    return wide_resnet(shape, classes, depth=16, width=8, norm=norm)
 
 
 def wrn28_10(
-    shape: tuple[int, ...], classes: int, *, norm_eps: float = 1e-5, norm_momentum: float = 0.1
+    shape: tuple[int, ...],
+    classes: int,
+    *,
+    norm_eps: float = 1e-5,
+    norm_momentum: float = 0.1,
+    norm_groups: int = 0,
 ) -> nn.Module:
     """WRN-28-10: 36.5 M parameters for 10 classes."""
-    return wide_resnet(
-        shape, classes, depth=28, width=10, norm_eps=norm_eps, norm_momentum=norm_momentum
-    )
+    norm = norm_layer(norm_eps, norm_momentum, norm_groups)
+    return wide_resnet(shape, classes, depth=28, width=10, norm=norm)
