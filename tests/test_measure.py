@@ -74,6 +74,17 @@ def test_losses_at_the_end_of_a_round_are_those_before_averaging(
         assert rows[3]["loss_global"] != pytest.approx(min(local), rel=1e-3)
 
 
+def test_losses_at_the_end_of_a_round_on_some_samples(tmp_path: Path) -> None:
+    metrics = {"round_losses_every": 1, "round_losses_samples": 10}
+    averaging = {"interval": 4, "parts": 1}
+    rows = rows_of(tmp_path / "run", averaging=averaging, metrics=metrics)
+    apart = simulated(4, averaging={**averaging, "interval": 100})
+    inputs, targets = tasks.data().train
+    some = [place * len(inputs) // 10 for place in range(10)]
+    found = apart.evaluate((inputs[some], targets[some])).loss
+    assert rows[3]["loss_global"] == pytest.approx(found, rel=1e-5)
+
+
 def test_timings_cover_the_run_and_change_nothing(tmp_path: Path) -> None:
     plain = rows_of(tmp_path / "plain")
     timed = rows_of(tmp_path / "timed", metrics={"timings": True})

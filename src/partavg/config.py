@@ -95,6 +95,7 @@ class Metrics:
     discrepancy_every: Annotated[int, Ge(0)] = 0
     discrepancy_parts: bool = False
     round_losses_every: Annotated[int, Ge(0)] = 0
+    round_losses_samples: Annotated[int, Ge(0)] = 0
     timings: bool = False
     tensorboard: bool = False
 

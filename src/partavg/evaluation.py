@@ -9,7 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from partavg.engines.model import Loss
 
-_BATCH = 500
+_BATCH = {"cpu": 500, "cuda": 2000}  # a GPU is idle between small batches
 
 Transform = Callable[[Tensor], Tensor]
 """From inputs as they are stored to what a model sees."""
@@ -70,14 +70,17 @@ def count(
 ) -> Counts:
     """What some samples add to an evaluation."""
     module.eval()
-    total, right, judged = 0.0, 0, 0
+    device = samples[0].device
+    total = torch.zeros((), dtype=torch.float64, device=device)
+    right = torch.zeros((), dtype=torch.int64, device=device)
+    judged = 0
     for inputs, targets in zip(*map(_batches, samples), strict=True):
         outputs = module(transform(inputs))
-        total += float(loss(outputs, targets)) * len(inputs)
+        total += loss(outputs, targets).double() * len(inputs)
         if not targets.is_floating_point() and outputs.ndim == targets.ndim + 1:
-            right += int((outputs.argmax(1) == targets).sum())
+            right += (outputs.argmax(1) == targets).sum()
             judged += targets.numel()
-    return Counts(total, len(samples[0]), right, judged)
+    return Counts(float(total), len(samples[0]), int(right), judged)
 
 
 @torch.no_grad()
@@ -101,5 +104,5 @@ def recompute_statistics_(
 
 def _batches(samples: Tensor) -> tuple[Tensor, ...]:
     """Equal batches, so that none is left with the one sample that BatchNorm refuses."""
-    count = -(-len(samples) // _BATCH)
+    count = -(-len(samples) // _BATCH.get(samples.device.type, 500))
     return torch.tensor_split(samples, count) if count else ()
