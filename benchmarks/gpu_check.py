@@ -149,7 +149,7 @@ def convolved(x: Tensor, weight: Tensor, stride: int) -> Tensor:
     """What the engine's kernels make of x, whichever they take."""
     outputs, inputs, side = weight.shape[1:4]
     layer = nn.Conv2d(inputs, outputs, side, stride, side // 2, bias=False)
-    cut = convolution.tiling(x, layer, weight)
+    cut = convolution.tiling(x, layer, weight, back=x.requires_grad)
     if cut is not None:
         return convolution.conv2d_small(x, weight, cut).y
     sizes = (stride, stride), (side // 2, side // 2), (1, 1)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from partavg.core.layout import Layout
-from partavg.engines.fused import conv_cuda
+from partavg.engines.fused import conv_cuda, convolution
 from partavg.engines.fused.program import Program
 from partavg.engines.pieces import pieces
 from partavg.models import MODELS
@@ -39,6 +39,15 @@ def test_the_layers_of_resnet20_are_covered(case) -> None:
 )
 def test_other_layers_are_left_to_others(case) -> None:
     assert tiling(*case) is None
+
+
+def test_images_that_need_a_gradient_are_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution, "uses_triton", lambda x: True)
+    monkeypatch.setattr(conv_cuda, "usable", lambda x: True)
+    for channels, back, covered in ((3, False, True), (3, True, False), (16, True, True)):
+        layer = nn.Conv2d(channels, 16, 3, padding=1, bias=False)
+        x, weight = torch.empty(2, 4, channels, 32, 32), torch.empty(2, *layer.weight.shape)
+        assert (convolution.tiling(x, layer, weight, back=back) is not None) == covered
 
 
 @pytest.mark.parametrize("workers", [1, 3, 32, 100, 128, 300])

@@ -23,8 +23,11 @@ class Convolved(NamedTuple):
     """Statistics of the outputs, where they cost nothing."""
 
 
-def tiling(x: Tensor, layer: Any, weight: Tensor) -> Any:
-    """How the kernels for few channels cut a layer's work on x [m, n, c, h, w]; None if not."""
+def tiling(x: Tensor, layer: Any, weight: Tensor, *, back: bool) -> Any:
+    """How the kernels for few channels cut a layer's work on x [m, n, c, h, w]; None if not.
+
+    `back` is whether a gradient goes back to the input: images, with up to 4 channels, get none.
+    """
     if not uses_triton(x):
         return None
     from partavg.engines.fused import conv_cuda
@@ -33,7 +36,8 @@ def tiling(x: Tensor, layer: Any, weight: Tensor) -> Any:
     square = layer.stride[0] == layer.stride[1] and not isinstance(layer.padding, str)
     if not (plain and square and conv_cuda.usable(x)):
         return None
-    return conv_cuda.tiling(x.movedim(2, -1), weight, layer.stride[0], layer.padding)
+    found = conv_cuda.tiling(x.movedim(2, -1), weight, layer.stride[0], layer.padding)
+    return None if back and found is not None and found.GIVEN < found.C else found
 
 
 def conv2d_small(x: "Tensor | Normed", weight: Tensor, tiling: Any) -> Convolved:

@@ -63,7 +63,7 @@ def norm_conv(
     weight, bias, mean, var = _norm(rows, names[0])
     kernel = rows.maybe(names[1], "weight")
     assert kernel is not None
-    tiling = convolution.tiling(x, after, kernel)
+    tiling = convolution.tiling(x, after, kernel, back=True)
     if tiling is None or not layer.training or layer.momentum is None or weight is None:
         return None
     from partavg.engines.fused.small import Normed
@@ -78,7 +78,7 @@ def conv(layer: Any, rows: Rows, name: str, x: Tensor) -> convolution.Convolved:
     """A convolution, and its input, for its other users."""
     weight, bias = rows.maybe(name, "weight"), rows.maybe(name, "bias")
     assert weight is not None
-    tiling = convolution.tiling(x, layer, weight)
+    tiling = convolution.tiling(x, layer, weight, back=x.requires_grad)
     if tiling is not None:
         return convolution.conv2d_small(x, weight, tiling)
     padding = (0, 0) if layer.padding == "valid" else layer.padding

@@ -60,18 +60,9 @@ class Conv(torch.autograd.Function):
             dweight = conv_cuda.weight_gradient(x, grad, ctx.own)
         dx = None
         if ctx.needs_input_grad[0]:
-            dx = _input_gradient(grad, back, ctx.own, added)
+            other = None if added is None else last(added)
+            dx = conv_cuda.input_gradient(grad, back, ctx.own, other, None)[0].movedim(-1, 2)
         return dx, dweight, None
-
-
-def _input_gradient(grad: Tensor, back: Tensor, own: Tiling, added: Tensor | None) -> Tensor:
-    """The gradient of the channels that were given, plus that of their other users."""
-    if own.GIVEN == own.C:
-        other = None if added is None else last(added)
-        return conv_cuda.input_gradient(grad, back, own, other, None)[0].movedim(-1, 2)
-    all_channels = conv_cuda.input_gradient(grad, back, own, None, None)[0].movedim(-1, 2)
-    dx = all_channels[:, :, : own.GIVEN]
-    return dx if added is None else dx + added
 
 
 class NormConv(torch.autograd.Function):
