@@ -23,7 +23,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import partavg
-from partavg.core.average import alone, collect, deliver_
+from partavg.core.average import Slices, alone, collect, deliver_
 from partavg.core.partition import by_channel
 from partavg.core.solver import Sync
 from partavg.models import cnn, mlp
@@ -161,12 +161,11 @@ def averaging(workers: int, interval: int, rounds: int) -> None:
 
     def average() -> None:
         spans, solver = partition.parts[0], partavg.SGD()
-        columns = [rows[:, a:b] for a, b in spans]
+        columns = Slices(rows, spans), Slices(rows[:, :0], ())
         arriving, lengths = collect(
-            columns, {}, spans, solver=solver, sync=sync, weights=weights, reduce=alone
+            *columns, {}, spans, solver=solver, sync=sync, weights=weights, reduce=alone
         )
-        totals = torch.split(arriving(), lengths)
-        deliver_(columns, totals, {}, spans, solver=solver, sync=sync)
+        deliver_(*columns, arriving(), lengths, {}, spans, solver=solver, sync=sync)
 
     def copy() -> None:
         target.copy_(source)

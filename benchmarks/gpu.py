@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 import engines
 import partavg
-from partavg.core.average import alone, collect, deliver_
+from partavg.core.average import Slices, alone, collect, deliver_
 from partavg.core.partition import by_channel
 from partavg.core.solver import Sync
 from partavg.data.images import Images
@@ -148,12 +148,11 @@ def averaging() -> dict[str, Any]:
 
     def average() -> None:
         spans, solver = partition.parts[0], partavg.SGD()
-        columns = [rows[:, a:b] for a, b in spans]
+        columns = Slices(rows, spans), Slices(rows[:, :0], ())
         arriving, lengths = collect(
-            columns, {}, spans, solver=solver, sync=sync, weights=weights, reduce=alone
+            *columns, {}, spans, solver=solver, sync=sync, weights=weights, reduce=alone
         )
-        totals = torch.split(arriving(), lengths)
-        deliver_(columns, totals, {}, spans, solver=solver, sync=sync)
+        deliver_(*columns, arriving(), lengths, {}, spans, solver=solver, sync=sync)
 
     def copy() -> None:
         target.copy_(source)

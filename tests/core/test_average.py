@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests import oracles
 from tests.strategies import partitions, rows
 
-from partavg.core.average import alone, collect, consensus, deliver_, discrepancy, per_part
+from partavg.core.average import Slices, alone, collect, consensus, deliver_, discrepancy, per_part
 from partavg.core.layout import Layout
 from partavg.core.partition import Partition, contiguous
 from partavg.core.solver import Sync
@@ -21,12 +21,11 @@ def weights_of(workers: int, seed: int) -> torch.Tensor:
 def average_(params: torch.Tensor, partition: Partition, part: int, weights: torch.Tensor) -> int:
     clock = torch.ones(len(params), 1, dtype=torch.float64)
     sync, spans = Sync(clock, clock, clock), partition.parts[part]
-    columns = [params[:, a:b] for a, b in spans]
+    columns = Slices(params, spans), Slices(params[:, :0], ())
     arriving, lengths = collect(
-        columns, {}, spans, solver=SGD(), sync=sync, weights=weights, reduce=alone
+        *columns, {}, spans, solver=SGD(), sync=sync, weights=weights, reduce=alone
     )
-    totals = torch.split(arriving(), lengths)
-    deliver_(columns, totals, {}, spans, solver=SGD(), sync=sync)
+    deliver_(*columns, arriving(), lengths, {}, spans, solver=SGD(), sync=sync)
     return sum(lengths)
 
 

@@ -1,7 +1,7 @@
 """Averages over workers and the distance from them."""
 
-from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, TypeGuard, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -21,7 +21,7 @@ class Reduce(Protocol):
 
     @property
     def room(self) -> int:
-        """Columns behind those of a message that it wants for itself."""
+        """Views behind those of a message that it wants for itself."""
         ...
 
     def __call__(
@@ -53,8 +53,32 @@ class Alone:
 alone = Alone()
 
 
+class Slices:
+    """Spans of the columns of one tensor [m, d]; views of them are made when asked for.
+
+    There may be a hundred of them, and a kernel that takes all at once needs none.
+    """
+
+    def __init__(self, rows: Float[Tensor, "m d"], spans: Sequence[Span]) -> None:
+        self.rows = rows
+        self.spans = spans
+
+    def __len__(self) -> int:
+        """How many spans there are."""
+        return len(self.spans)
+
+    def __iter__(self) -> Iterator[Float[Tensor, "m _"]]:
+        """Views of them."""
+        return (self.rows[:, start:stop] for start, stop in self.spans)
+
+
+Views = Slices | list[Tensor]
+"""What an exchange reads and writes: columns [m, _] of all workers held here."""
+
+
 def collect(
-    columns: Sequence[Float[Tensor, "m _"]],
+    params: Views,
+    buffers: Views,
     state: State,
     spans: Sequence[Span],
     *,
@@ -67,49 +91,53 @@ def collect(
 ) -> tuple[Arriving, list[int]]:
     """The weighted sums of all workers' messages about a part in one reduction, and their lengths.
 
-    `columns` are those of the spans, then those of buffers. They are views: where the message is
-    the parameters themselves, only their weighted sum, one row, is new.
+    `params` are the columns of the spans. Where the message is the parameters themselves, only
+    their weighted sum, one row, is new.
     """
-    encoded = list(columns)
+    encoded = params
     if not plain(solver):
-        for place, (a, b) in enumerate(spans):
-            memory = {k: v[:, a:b] for k, v in state.items()}
-            encoded[place] = solver.encode(columns[place], memory, sync)
-    lengths = [rows.shape[1] for rows in encoded]
-    message = weights.new_empty(sum(lengths) + reduce.room)
-    own = sum(lengths[: len(spans)])
-    _weigh_(message[:own], encoded[: len(spans)], weights)
-    _weigh_(message[own : sum(lengths)], encoded[len(spans) :], weights)
-    return reduce(message, key, exact=exact), lengths
+        encoded = [
+            solver.encode(rows, {k: v[:, a:b] for k, v in state.items()}, sync)
+            for rows, (a, b) in zip(params, spans, strict=True)
+        ]
+    own, others = _widths(encoded), _widths(buffers)
+    middle, end = sum(own), sum(own) + sum(others)
+    message = weights.new_empty(end + reduce.room)
+    _weigh_(message[:middle], encoded, weights)
+    _weigh_(message[middle:end], buffers, weights)
+    return reduce(message, key, exact=exact), own + others
 
 
 def deliver_(
-    columns: Sequence[Float[Tensor, "m _"]],
-    totals: Sequence[Tensor],
+    params: Views,
+    buffers: Views,
+    total: Float[Tensor, "_"],
+    lengths: list[int],
     state: State,
     spans: Sequence[Span],
     *,
     solver: Solver,
     sync: Sync,
 ) -> None:
-    """Give the sums to all workers; `columns` are those of the spans, then those of buffers."""
+    """Give the sums, of these lengths one after another, to all workers."""
+    own = lengths[: len(spans)]
+    middle = sum(own)
     if plain(solver):
-        _spread_(columns[: len(spans)], totals)
+        _spread_(params, total[:middle])
     else:
-        for rows, total, (a, b) in zip(columns, totals, spans, strict=False):
-            solver.decode_(rows, total, {k: v[:, a:b] for k, v in state.items()}, sync)
-    _spread_(columns[len(spans) :], totals[len(spans) :])
+        pieces = torch.split(total[:middle], own)
+        for rows, piece, (a, b) in zip(params, pieces, spans, strict=True):
+            solver.decode_(rows, piece, {k: v[:, a:b] for k, v in state.items()}, sync)
+    _spread_(buffers, total[middle:])
 
 
-def _weigh_(
-    out: Float[Tensor, "_"], columns: Sequence[Float[Tensor, "m _"]], weights: Float[Tensor, "m"]
-) -> None:
+def _weigh_(out: Float[Tensor, "_"], columns: Views, weights: Float[Tensor, "m"]) -> None:
     """The weighted sums of columns, one after another."""
     if _at_once(columns):
         from partavg.kernels.sums import weigh_
 
-        return weigh_(out, *_lying(columns), weights)
-    for rows, piece in zip(columns, torch.split(out, [c.shape[1] for c in columns]), strict=True):
+        return weigh_(out, columns.rows, columns.spans, weights)
+    for rows, piece in zip(columns, torch.split(out, _widths(columns)), strict=True):
         if len(weights) == 1:
             torch.mul(rows[0], weights, out=piece)
         else:
@@ -117,39 +145,36 @@ def _weigh_(
     return None
 
 
-def _spread_(columns: Sequence[Float[Tensor, "m _"]], totals: Sequence[Float[Tensor, "_"]]) -> None:
+def _spread_(columns: Views, total: Float[Tensor, "_"]) -> None:
     """Give all rows the sums, which lie one after another."""
     if _at_once(columns):
         from partavg.kernels.sums import spread_
 
-        return spread_(*_lying(columns), totals[0])
-    for rows, total in zip(columns, totals, strict=False):
-        rows.copy_(total)
+        return spread_(columns.rows, columns.spans, total)
+    for rows, piece in zip(columns, torch.split(total, _widths(columns)), strict=True):
+        rows.copy_(piece)
     return None
 
 
-def _at_once(columns: Sequence[Float[Tensor, "m _"]]) -> bool:
-    """Whether one kernel takes all columns: on a GPU, where they are views of one tensor.
+def _at_once(columns: Views) -> TypeGuard[Slices]:
+    """Whether one kernel takes all columns: on a GPU, where they are those of one tensor.
 
     There a kernel for each of them would cost more than the sums.
     """
     return (
-        bool(columns)
-        and columns[0].numel() > 0
-        and len(columns[0]) > 1
-        and columns[0].dtype == torch.float32
-        and uses_triton(columns[0])
-        and all(rows.stride(1) == 1 for rows in columns)
-        and len({(rows.untyped_storage().data_ptr(), rows.stride(0)) for rows in columns}) == 1
+        isinstance(columns, Slices)
+        and len(columns) > 0
+        and len(columns.rows) > 1
+        and columns.rows.dtype == torch.float32
+        and columns.rows.stride(1) == 1
+        and uses_triton(columns.rows)
     )
 
 
-def _lying(columns: Sequence[Float[Tensor, "m _"]]) -> tuple[Tensor, tuple[Span, ...]]:
-    """The tensor that all columns are views of, and where they lie in it."""
-    width = columns[0].stride(0)
-    rows = columns[0].as_strided((len(columns[0]), width), (width, 1), 0)
-    starts = [int(view.storage_offset()) for view in columns]
-    return rows, tuple(Span(a, a + view.shape[1]) for a, view in zip(starts, columns, strict=True))
+def _widths(columns: Views) -> list[int]:
+    if isinstance(columns, Slices):
+        return [stop - start for start, stop in columns.spans]
+    return [rows.shape[1] for rows in columns]
 
 
 def reduced(reduce: Reduce, values: Float[Tensor, "_"]) -> Float[Tensor, "_"]:
@@ -166,7 +191,7 @@ def consensus(
     tensor([1., 1.])
     """
     total = rows.new_empty(rows.shape[1])
-    _weigh_(total, [rows], weights)
+    _weigh_(total, _all(rows), weights)
     return reduced(reduce, total)
 
 
@@ -189,13 +214,17 @@ def discrepancy(
 
 def _squares(rows: Float[Tensor, "m d"], center: Float[Tensor, "d"]) -> Float[Tensor, "d"]:
     """Σ_i (u − x_i)²."""
-    if _at_once([rows]):
+    if _at_once(_all(rows)):
         from partavg.kernels.sums import squares
 
         return squares(rows, center)
     width = max(1, _BLOCK // len(rows))
     blocks = zip(torch.split(rows, width, 1), torch.split(center, width), strict=True)
     return torch.cat([(block - mean).square_().sum(0) for block, mean in blocks])
+
+
+def _all(rows: Float[Tensor, "m d"]) -> Slices:
+    return Slices(rows, (Span(0, rows.shape[1]),))
 
 
 def per_part(

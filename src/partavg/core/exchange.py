@@ -1,5 +1,7 @@
 """Exchange between workers: averaging parts, now or on their way, and handing models over."""
 
+from itertools import chain
+
 import torch
 from torch import Tensor, tensor
 
@@ -31,7 +33,7 @@ def average_(
     sync = workers.sync(part, plan.share)
     columns = workers.columns(spans, buffer_spans)
     arriving, lengths = collect(
-        columns,
+        *columns,
         workers.memory,
         spans,
         solver=solver,
@@ -52,11 +54,10 @@ def average_(
             "sync": tuple(sync),
             "total": arriving,
             "lengths": lengths,
-            "sent": [rows.clone() for rows in columns],
+            "sent": [rows.clone() for rows in chain(*columns)],
         }
     else:
-        totals = torch.split(arriving(), lengths)
-        deliver_(columns, totals, workers.memory, spans, solver=solver, sync=sync)
+        deliver_(*columns, arriving(), lengths, workers.memory, spans, solver=solver, sync=sync)
 
 
 def arrive_(workers: Workers, plan: Plan, solver: Solver, *, at_once: bool = False) -> None:
@@ -65,12 +66,19 @@ def arrive_(workers: Workers, plan: Plan, solver: Solver, *, at_once: bool = Fal
         if at_once or message["arrives"] <= workers.step:
             spans = plan.partition.parts[part]
             columns, sent = workers.columns(spans, plan.buffer_parts[part]), message["sent"]
-            for rows, before in zip(columns, sent, strict=True):
+            for rows, before in zip(chain(*columns), sent, strict=True):
                 rows.sub_(before)
-            sync = Sync(*message["sync"])
-            totals = torch.split(arrived(message), message["lengths"])
-            deliver_(sent, totals, workers.memory, spans, solver=solver, sync=sync)
-            for rows, after in zip(columns, sent, strict=True):
+            deliver_(
+                sent[: len(spans)],
+                sent[len(spans) :],
+                arrived(message),
+                message["lengths"],
+                workers.memory,
+                spans,
+                solver=solver,
+                sync=Sync(*message["sync"]),
+            )
+            for rows, after in zip(chain(*columns), sent, strict=True):
                 rows.add_(after)
             del workers.pending[part]
 
@@ -125,7 +133,7 @@ def _just_averaged(workers: Workers, reduce: Reduce) -> list[int]:
 def _discrepancy(workers: Workers, part: int, plan: Plan, reduce: Reduce) -> Tensor:
     """How far the workers are apart in a part, per step since its last averaging."""
     weights = plan.weights_at(workers.step)
-    columns = workers.columns(plan.partition.parts[part], ())
+    columns, _ = workers.columns(plan.partition.parts[part], ())
     total = torch.stack([discrepancy(rows, weights, reduce).sum() for rows in columns]).sum()
     taken = workers.steps[:, part]
     steps, rows = reduced(reduce, torch.stack([taken.sum(), taken.new_tensor(len(taken))]))

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from partavg.core.average import Slices, Views
 from partavg.core.layout import Layout
 from partavg.core.participation import Swap
 from partavg.core.partition import Span
@@ -53,10 +54,9 @@ class Workers:
         memory = solver.init(params, layout)
         return cls(params, buffers, memory, clock, clock.clone(), clock[:, :1].clone())
 
-    def columns(self, spans: Sequence[Span], buffer_spans: Sequence[Span]) -> list[Tensor]:
-        """Views of some columns of parameters and buffers: what an exchange reads and writes."""
-        params = [self.params[:, a:b] for a, b in spans]
-        return params + [self.buffers[:, a:b] for a, b in buffer_spans]
+    def columns(self, spans: Sequence[Span], buffer_spans: Sequence[Span]) -> tuple[Views, Views]:
+        """Some columns of parameters and of buffers."""
+        return Slices(self.params, spans), Slices(self.buffers, buffer_spans)
 
     def sync(self, part: int, share: float = 1.0) -> Sync:
         """What the workers did with a part since it was last averaged."""

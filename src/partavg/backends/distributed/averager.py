@@ -194,7 +194,7 @@ class Averager:
         part = next(part for step in count(self._row.step + 1) for part in plan.schedule(step))
         spans = plan.partition.parts[part]
         arriving, _ = collect(
-            self._row.columns(spans, plan.buffer_parts[part]),
+            *self._row.columns(spans, plan.buffer_parts[part]),
             self._row.memory,
             spans,
             solver=self._solver,
@@ -227,9 +227,9 @@ class Averager:
         columns = self._row.columns(spans, plan.buffer_parts[part])
         weights = torch.full_like(plan.weights, 1 / self._inside.group.size())
         arriving, lengths = collect(
-            columns, {}, spans, solver=plain, sync=sync, weights=weights, reduce=self._inside
+            *columns, {}, spans, solver=plain, sync=sync, weights=weights, reduce=self._inside
         )
-        deliver_(columns, torch.split(arriving(), lengths), {}, spans, solver=plain, sync=sync)
+        deliver_(*columns, arriving(), lengths, {}, spans, solver=plain, sync=sync)
 
     def _adapt(self, rate: float) -> None:
         adapt = self._course.adapt

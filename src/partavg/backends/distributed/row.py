@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from partavg.core.average import Views
 from partavg.core.layout import Layout
 from partavg.core.partition import Span
 from partavg.core.solver import Solver
@@ -88,10 +89,10 @@ class ModuleRow(Workers):
         ends = zip(layout.starts, layout.sizes, strict=True)
         return [(p, Span(a, a + n)) for p, (a, n) in zip(self.trainable, ends, strict=True)]
 
-    def columns(self, spans: Sequence[Span], buffer_spans: Sequence[Span]) -> list[Tensor]:
+    def columns(self, spans: Sequence[Span], buffer_spans: Sequence[Span]) -> tuple[Views, Views]:
         """Views into the module."""
         params = [self.param_columns.view(span) for span in spans]
-        return params + [self.buffer_columns.view(span) for span in buffer_spans]
+        return params, [self.buffer_columns.view(span) for span in buffer_spans]
 
     def describe(self) -> str:
         """What must be the same on all ranks, in a few words."""

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -126,8 +127,7 @@ def decode_(
         own, total = total[: sum(lengths)], total[sum(lengths) :]
         columns = workers.columns(spans, buffer_spans)
         sync = workers.sync(part, share)
-        totals = torch.split(own, lengths)
-        deliver_(columns, totals, workers.memory, spans, solver=terms.solver, sync=sync)
+        deliver_(*columns, own, lengths, workers.memory, spans, solver=terms.solver, sync=sync)
         _averaged(workers, part)
 
 
@@ -156,7 +156,7 @@ def _encoded(terms: Terms, workers: Workers, piece: Piece) -> Tensor:
     part, buffer_spans = piece
     spans = terms.plan.partition.parts[part]
     message, _ = collect(
-        workers.columns(spans, buffer_spans),
+        *workers.columns(spans, buffer_spans),
         workers.memory,
         spans,
         solver=terms.solver,
@@ -174,7 +174,7 @@ def _common(terms: Terms, workers: Workers, part: int | None) -> list[Tensor]:
     else:
         spans, buffer_spans = terms.plan.partition.parts[part], terms.plan.buffer_parts[part]
     memory = [workers.memory[name][:, a:b] for name in terms.shared for a, b in spans]
-    return workers.columns(spans, buffer_spans) + memory
+    return [*chain(*workers.columns(spans, buffer_spans)), *memory]
 
 
 def _width(spans: Sequence[Span]) -> int:
