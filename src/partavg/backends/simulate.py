@@ -1,7 +1,9 @@
 """The simulator: all workers in one process, or dealt over several."""
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -215,14 +217,8 @@ class Simulation:
 
     def consensus(self) -> nn.Module:
         """A copy of the model that holds u, the average of all workers, in evaluation mode."""
-        weights, reduce = self._weights, self._team.reduce
-        module = self._model.module(
-            average.consensus(self.workers.params, weights, reduce),
-            average.consensus(self.workers.buffers, weights, reduce),
-        )
-        if self._recompute:
-            recompute_statistics_(module, self._samples.inputs, self._seen)
-        return module
+        with self._averaged() as module:
+            return copy.deepcopy(module)
 
     def worker(self, row: int) -> nn.Module:
         """A copy of the model with the parameters of a worker held here, in evaluation mode."""
@@ -231,19 +227,22 @@ class Simulation:
     def evaluate(self, samples: tuple[Tensor, Tensor]) -> Evaluation:
         """Loss and accuracy of the averaged model u; each process evaluates some samples."""
         some = shares(len(samples[0]), self._team.size)[self._team.rank]
-        counts = self._evaluate(self.consensus(), tuple(tensor[some] for tensor in samples))
+        with self._averaged() as module:
+            counts = self._evaluate(module, tuple(tensor[some] for tensor in samples))
         return Counts.total(self._team.each(counts)).evaluation
 
     def evaluate_worker(self, row: int, samples: tuple[Tensor, Tensor]) -> Evaluation:
         """Loss and accuracy of the model of one worker held here."""
-        return self._evaluate(self.worker(row), samples).evaluation
+        with self._model.shown(self.workers.params[row], self.workers.buffers[row]) as module:
+            return self._evaluate(module, samples).evaluation
 
     def evaluate_workers(
         self, samples: tuple[Tensor, Tensor], most: int | None = None
     ) -> list[Evaluation]:
         """Loss and accuracy of all workers' models, or of the first few."""
         held = self._here(np.arange(self.active)[:most])
-        own = [self.evaluate_worker(row, samples) for row in range(len(held))]
+        inputs, targets = (tensor.to(self._device) for tensor in samples)
+        own = [self.evaluate_worker(row, (inputs, targets)) for row in range(len(held))]
         return [found for some in self._team.each(own) for found in some]
 
     def discrepancy(self) -> Discrepancy:
@@ -284,6 +283,17 @@ class Simulation:
     def _here(self, workers: Int[np.ndarray, "_"]) -> Int[np.ndarray, "_"]:
         """Of some value per worker, those of the workers held here."""
         return workers[self._course.plan.rows]
+
+    @contextmanager
+    def _averaged(self) -> Iterator[nn.Module]:
+        """The model with u inside, in evaluation mode for the time being."""
+        weights, reduce = self._weights, self._team.reduce
+        params = average.consensus(self.workers.params, weights, reduce)
+        buffers = average.consensus(self.workers.buffers, weights, reduce)
+        with self._model.shown(params, buffers) as module:
+            if self._recompute:
+                recompute_statistics_(module, self._samples.inputs, self._seen)
+            yield module
 
     def _evaluate(self, module: nn.Module, samples: tuple[Tensor, ...]) -> Counts:
         inputs, targets = (tensor.to(self._device) for tensor in samples)

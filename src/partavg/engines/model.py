@@ -107,10 +107,22 @@ class RowModel:
             outputs, after = functional_call(self._probe, tensors, (inputs,))
             return self.criterion(outputs, targets), {name: after[name] for name in native}
 
+    @contextmanager
+    def shown(self, params: Float[Tensor, "d"], buffers: Float[Tensor, "b"]) -> Iterator[nn.Module]:
+        """The module with one row inside, in evaluation mode for the time being."""
+        with torch.no_grad(), self.holding(params, buffers.clone()) as (module, _):
+            modes = [(part, part.training) for part in module.modules()]
+            module.eval()
+            try:
+                yield module
+            finally:
+                for part, training in modes:
+                    part.training = training
+
     def module(self, params: Float[Tensor, "d"], buffers: Float[Tensor, "b"]) -> nn.Module:
         """A copy of the module that holds one row, in evaluation mode."""
-        with torch.no_grad(), self.holding(params, buffers.clone()) as (module, _):
-            return copy.deepcopy(module).eval()
+        with self.shown(params, buffers) as module:
+            return copy.deepcopy(module)
 
     def _native(self, name: str, value: Tensor) -> Tensor:
         dtype = self._foreign.get(name)
