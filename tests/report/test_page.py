@@ -150,7 +150,7 @@ def test_windows_show_a_few_rounds_early_and_in_the_middle(tmp_path: Path) -> No
     found = {chart.key: chart for chart in charts(grouped(gather([tmp_path])))}
     early, middle = found["discrepancy_early"], found["discrepancy_middle"]
     assert early.note == "Steps 0 to 60: 6 rounds of 10 steps"
-    assert middle.note == "Steps 200 to 260: 6 rounds of 10 steps"
+    assert middle.note == "Steps 160 to 220: 6 rounds of 10 steps"
     assert all(len(line.curve.x) == 60 for line in early.lines)
     bytes_against = found["accuracy_bytes"].lines[0].curve
     assert bytes_against.x[-1] == pytest.approx(0.4)

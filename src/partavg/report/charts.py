@@ -131,7 +131,7 @@ def _windows(groups: Sequence[Group]) -> list[Chart]:
     last = max((run.series["discrepancy"].steps[-1] for run in runs if "discrepancy" in run.series),
                default=0)  # fmt: skip
     rounds = min(_ROUNDS, int(last / 2) // interval)
-    middle = int(last / 2) // interval * interval
+    middle = int(0.4 * last) // interval * interval  # rates are often lowered at half
     if interval < 2 or rounds < 2:
         return []
     windows = (
