@@ -191,10 +191,19 @@ def test_pictures() -> None:
 
 def test_heat_maps_are_bounded(tmp_path: Path) -> None:
     make(tmp_path / "run", steps=1000, interval=200, parts=200)
-    (one,) = heat_maps(grouped(gather([tmp_path])))
+    (one,), left_out = heat_maps(grouped(gather([tmp_path])))
+    assert left_out == 0
     assert one.parts == 200
     assert one.values.shape == (64, 143), "seven steps in each"
     assert np.isfinite(one.values).all()
+
+
+def test_maps_that_are_left_out_are_counted(tmp_path: Path) -> None:
+    make(tmp_path / "run", steps=1000, interval=200, parts=200)
+    run = gather([tmp_path])[0]
+    text = page([replace(run, name=f"run {i}", group=f"run {i}") for i in range(8)])
+    assert text.count("data-heat=") == 6
+    assert "2 more schemes: report fewer at a time" in text
 
 
 def test_many_long_runs_stay_small(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def write_figures(folder: Path, groups: Sequence[Group], kind: str) -> list[Path
         windows = [drawn[key] for key in _WINDOWS if key in drawn]
         if windows:
             figures["discrepancy_windows"] = _lines(windows, names)
-        if maps := heat.heat_maps(groups):
+        if maps := heat.heat_maps(groups).drawn:
             figures["discrepancy_parts"] = _heat(maps, names)
         if timed := phases.phases(groups):
             figures["phases"] = _phases(timed)

@@ -29,7 +29,14 @@ class HeatMap(NamedTuple):
         return float(np.nanmax(self.values))
 
 
-def heat_maps(groups: Sequence[Group]) -> list[HeatMap]:
+class HeatMaps(NamedTuple):
+    """As many maps as a page has room for."""
+
+    drawn: list[HeatMap]
+    left_out: int
+
+
+def heat_maps(groups: Sequence[Group]) -> HeatMaps:
     """A map for each group whose parts were measured and ever differed: the mean over seeds."""
     kept: list[HeatMap] = []
     for place, group in enumerate(groups):
@@ -38,7 +45,8 @@ def heat_maps(groups: Sequence[Group]) -> list[HeatMap]:
         if one and one.highest > _NOTHING:
             kept.append(one)
     sizes = np.cumsum([one.values.size for one in kept])
-    return [one for one, cells in zip(kept, sizes, strict=True) if cells <= _CELLS]
+    fitting = int((sizes <= _CELLS).sum())
+    return HeatMaps(kept[:fitting], len(kept) - fitting)
 
 
 def _heat_map(group: int, series: Sequence[Series]) -> HeatMap:
@@ -92,10 +100,11 @@ def colors() -> list[str]:
     ]
 
 
-def section(groups: Sequence[Group], maps: Sequence[HeatMap]) -> list[str]:
+def section(groups: Sequence[Group], maps: HeatMaps) -> list[str]:
     """The maps of a page, with their scale."""
-    if not maps:
+    if not maps.drawn:
         return []
+    more = f"{maps.left_out} more schemes: report fewer at a time to see their maps."
     bar = "".join(
         f'<rect class="h{level}" x="{level}" width="1" height="1"/>'
         for level in range(len(colors()))
@@ -106,8 +115,9 @@ def section(groups: Sequence[Group], maps: Sequence[HeatMap]) -> list[str]:
         f'preserveAspectRatio="none" shape-rendering="crispEdges">{bar}</svg> the highest of '
         "each map; a part is a row, time goes from left to right.</p>",
         '<div class="charts">',
-        *(_figure(number, groups[m.group].name, m) for number, m in enumerate(maps)),
+        *(_figure(number, groups[m.group].name, m) for number, m in enumerate(maps.drawn)),
         "</div>",
+        f'<p class="soft">{more}</p>' if maps.left_out else "",
     ]
 
 

@@ -15,7 +15,7 @@ from partavg.report import heat, phases, sections
 from partavg.report.chart import draw, swatch
 from partavg.report.charts import Chart, charts
 from partavg.report.data import as_json
-from partavg.report.heat import HeatMap
+from partavg.report.heat import HeatMaps
 from partavg.report.runs import Group, Run, grouped
 from partavg.report.sides import side_by_side
 from partavg.report.table import Table, comparison
@@ -42,7 +42,7 @@ def page(runs: Sequence[Run], tables: Sequence[Table] = (), *, refresh: float = 
         style=style,
         script=script,
         refresh=f"{refresh:g}",
-        data=as_json(groups, drawn, maps),
+        data=as_json(groups, drawn, maps.drawn),
         main="\n".join(_main(groups, drawn, maps, tables)),
     )
 
@@ -50,7 +50,7 @@ def page(runs: Sequence[Run], tables: Sequence[Table] = (), *, refresh: float = 
 def _main(
     groups: Sequence[Group],
     drawn: Sequence[Chart],
-    maps: Sequence[HeatMap],
+    maps: HeatMaps,
     tables: Sequence[Table],
 ) -> list[str]:
     if not groups:
