@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(["partavg.cli.compare", "partavg.cli.reproduce", "partavg.cli.run"])
+_USED = ["cli.compare", "cli.reproduce", "cli.run", "flower.run", "report"]
+context.set_forkserver_preload([f"partavg.{name}" for name in _USED])
 
 
 class Command:
