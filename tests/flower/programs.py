@@ -97,6 +97,8 @@ class Programs:
         text = f'[superlink.here]\naddress = "127.0.0.1:{self.port}"\n'
         text += f'root-certificates = "{self.folder / "ca.crt"}"\n'
         self._ready(text, ssl.create_default_context(cafile=str(self.folder / "ca.crt")))
+        if self._quick:
+            self.wait((self.folder / "socket").exists, "a warm process", 200)
 
     def simulation(self, nodes: int, processes: int) -> None:
         """A SuperLink that simulates nodes in processes."""
