@@ -62,7 +62,7 @@ class Programs:
         self.environ = {
             **os.environ,
             "PATH": f"{folder}{os.pathsep}{BIN}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}",
+            "PYTHONPATH": os.pathsep.join(map(str, (folder, ROOT / "src", ROOT))),
             "FLWR_HOME": str(folder / "home"),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
