@@ -77,7 +77,7 @@ def started(kind: str, folder: Path, *, quick: bool = False) -> Programs:
     """A SuperLink with three nodes."""
     programs = Programs(folder, quick=quick)
     if kind == "simulation":
-        programs.simulation(3)
+        programs.simulation(3, processes=3)
         return programs
     programs.superlink()
     for client in range(3):
@@ -124,7 +124,7 @@ def bytes_of(run: Path, part: float) -> None:
 def large() -> None:
     """25 M parameters in 8 parts; the largest memory of each program.
 
-    Clients are forked from a warm process here, and the SuperNodes look for messages more often.
+    Apps are forked from a warm process here, and the SuperNodes look for messages more often.
     """
     width, stop, peaks = 4616, Event(), {}
     with tempfile.TemporaryDirectory() as folder:
@@ -155,7 +155,8 @@ def large() -> None:
 def note_peak(number: int, peaks: dict[str, float]) -> None:
     """The largest memory that a program has had, in kB."""
     try:
-        words = Path(f"/proc/{number}/cmdline").read_bytes().split(b"\0")
+        words = Path(f"/proc/{number}/comm").read_bytes().split()
+        words += Path(f"/proc/{number}/cmdline").read_bytes().split(b"\0")
         status = Path(f"/proc/{number}/status").read_text()
     except OSError:
         return

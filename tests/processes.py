@@ -9,26 +9,31 @@ from collections.abc import Sequence
 from pathlib import Path
 
 context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(["partavg.cli.compare", "partavg.cli.reproduce", "partavg.cli.run"])
+_USED = ["cli.compare", "cli.reproduce", "cli.run", "flower.run", "report"]
+context.set_forkserver_preload([f"partavg.{name}" for name in _USED])
 
 
 class Command:
     """A `partavg` command in a process of its own, used like subprocess.Popen."""
 
-    def __init__(self, arguments: Sequence[object], cwd: Path) -> None:
+    def __init__(self, arguments: Sequence[object], cwd: Path, **environment: str) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self._streams = [Path(self._folder.name) / name for name in ("stdout", "stderr")]
         words = [str(argument) for argument in arguments]
-        given = words, cwd, dict(os.environ), *self._streams
+        given = words, cwd, {**os.environ, **environment}, *self._streams
         self._process = context.Process(target=_partavg, args=given)
         self._process.start()
 
     def poll(self) -> int | None:
         return self._process.exitcode
 
-    def send_signal(self, number: signal.Signals) -> None:
+    @property
+    def pid(self) -> int:
         assert self._process.pid is not None
-        os.kill(self._process.pid, number)
+        return self._process.pid
+
+    def send_signal(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
 
     def communicate(self, timeout: float = 100) -> tuple[str, str]:
         """What it wrote, when it has ended."""

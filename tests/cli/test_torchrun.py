@@ -14,7 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from tests.cli.test_cli import COMMAND, RECIPE, files, partavg
+from tests.cli.test_cli import RECIPE, files, partavg
+from tests.processes import Command
 
 from partavg.backends.tempo import Tempo
 
@@ -93,15 +94,15 @@ def wait_for(folder: Path, steps: int) -> None:
 
 
 @contextmanager
-def by_hand(words: Sequence[object], cwd: Path) -> Iterator[list[subprocess.Popen]]:
+def by_hand(words: Sequence[object], cwd: Path) -> Iterator[list[Command]]:
     """Two ranks without torchrun, which only sets the environment: its own start takes time."""
     job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
-    command = [*COMMAND, *words]
-    with (
-        started(command, cwd, RANK="0", **job) as first,
-        started(command, cwd, RANK="1", **job) as second,
-    ):
-        yield [first, second]
+    ranks = [Command(words, cwd, RANK=str(rank), **job) for rank in range(2)]
+    try:
+        yield ranks
+    finally:
+        for rank in ranks:
+            rank.communicate(timeout=0)
 
 
 def finished(words: Sequence[object], cwd: Path) -> str:
@@ -141,7 +142,7 @@ def test_whatever_happens_costs_nothing_but_time(recipe: Path, tmp_path: Path) -
     words += ["--out", folder, "--resume"]
     with by_hand(words, tmp_path) as (first, second):
         wait_for(folder, 12)
-        second.kill()
+        second.send_signal(signal.SIGKILL)
         err = first.communicate(timeout=LIMIT)[1]
     assert first.returncode == 4
     assert re.fullmatch(

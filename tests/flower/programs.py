@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +56,13 @@ class Programs:
     """A SuperLink, SuperNodes and apps under one folder; close() ends them all."""
 
     def __init__(self, folder: Path, *, quick: bool = True) -> None:
-        self.folder = folder
+        self.folder, self._quick = folder, quick
         self.port = free_port()
         self._started: list[subprocess.Popen[bytes]] = []
         self.environ = {
             **os.environ,
             "PATH": f"{folder}{os.pathsep}{BIN}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}",
+            "PYTHONPATH": os.pathsep.join(map(str, (folder, ROOT / "src", ROOT))),
             "FLWR_HOME": str(folder / "home"),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -72,9 +73,7 @@ class Programs:
         (folder / "home").mkdir(parents=True)
         keys.authority(folder)
         if quick:
-            self.environ["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "0.1"
-            warm.install(folder)
-            self.start("warm", [sys.executable, "-m", "tests.flower.warm", str(folder)])
+            self.environ["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "0.2"
 
     def start(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
         """Start a program; what it says goes to a file."""
@@ -88,6 +87,9 @@ class Programs:
 
     def superlink(self) -> None:
         """A SuperLink with TLS that knows SuperNodes by their keys."""
+        if self._quick:
+            warm.install(self.folder)
+            self.start("warm", [sys.executable, "-m", "tests.flower.warm", str(self.folder)])
         command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.pem"]
         command += ["--ssl-keyfile", "server.key", "--enable-supernode-auth"]
@@ -95,15 +97,17 @@ class Programs:
         text = f'[superlink.here]\naddress = "127.0.0.1:{self.port}"\n'
         text += f'root-certificates = "{self.folder / "ca.crt"}"\n'
         self._ready(text, ssl.create_default_context(cafile=str(self.folder / "ca.crt")))
+        if self._quick:
+            self.wait((self.folder / "socket").exists, "a warm process", 200)
 
-    def simulation(self, nodes: int) -> None:
-        """A SuperLink that simulates nodes."""
+    def simulation(self, nodes: int, processes: int) -> None:
+        """A SuperLink that simulates nodes in processes."""
         command = ["flower-superlink", "--insecure", "--simulation"]
         self.start("superlink", [*command, "--host", "127.0.0.1", "--port", str(self.port)])
         text = f'[superlink.here]\naddress = "127.0.0.1:{self.port}"\ninsecure = true\n'
         text += f"options.num-supernodes = {nodes}\n"
         text += "options.backend.client-resources.num-cpus = 1\n"
-        text += f"options.backend.init-args.num-cpus = {nodes}\n"
+        text += f"options.backend.init-args.num-cpus = {processes}\n"
         self._ready(text, None)
 
     def _ready(self, connection: str, context: ssl.SSLContext | None) -> None:
@@ -118,10 +122,13 @@ class Programs:
 
         self.wait(healthy, "the SuperLink", 200)
 
-    def register(self, name: str) -> None:
-        """Make a key and let the SuperLink know it."""
-        keys.node_key(self.folder / name)
-        self.flwr("supernode", "register", f"{name}.pub", "here")
+    def register(self, *names: str) -> None:
+        """Make keys and let the SuperLink know them."""
+        for name in names:
+            keys.node_key(self.folder / name)
+        command = ["flwr", "supernode", "register"]
+        asked = [self.start(f"{name}.key", [*command, f"{name}.pub", "here"]) for name in names]
+        self.wait(lambda: all(program.poll() == 0 for program in asked), "registration", 200)
 
     def supernode(self, name: str, config: str, *options: str) -> subprocess.Popen[bytes]:
         """A SuperNode with TLS and its key."""
@@ -166,26 +173,30 @@ class Programs:
                     f"{what} did not happen in {seconds} s\n"
                     + "\n".join(f"== {name}\n{text}" for name, text in logs.items())
                 )
+            for program in self._started:
+                program.poll()  # what a program started ends only when the program is buried
             time.sleep(0.1)
 
     def close(self) -> None:
         """End every process that was started for this folder, by its id, then remove the folder."""
         for _ in range(20):
-            found = self.processes()
-            if not found:
+            if not self.signal(signal.SIGKILL):
                 break
-            for number in found:
-                try:
-                    os.kill(number, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
             time.sleep(0.1)
         for program in self._started:
             program.wait(10)
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def signal(self, number: signal.Signals, *words: str) -> bool:
+        """Send a signal to the processes with these words; whether there are any."""
+        found = self.processes(*words)
+        for process in found:
+            with suppress(ProcessLookupError):
+                os.kill(process, number)
+        return bool(found)
+
     def processes(self, *words: str) -> list[int]:
-        """The processes of this folder with all these words in their commands.
+        """The processes of this folder with all these words in their names or commands.
 
         Flower's programs outlive their parents; their environment tells whose they are.
         """
@@ -193,10 +204,10 @@ class Programs:
         found = []
         for entry in Path("/proc").glob("[0-9]*"):
             try:
-                command = (entry / "cmdline").read_bytes().decode(errors="replace")
+                said = (entry / "comm").read_bytes() + (entry / "cmdline").read_bytes()
                 ours = mark in (entry / "environ").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if ours and all(word in command for word in words):
+            if ours and all(word.encode() in said for word in words):
                 found.append(int(entry.name))
         return found

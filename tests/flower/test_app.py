@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from flwr.common.config import flatten_dict
 from tests import tasks
 from tests.flower.federation import federation, server
 from tests.flower.grid import FakeGrid
+from tests.processes import Command
 
 from partavg.backends.flower.post import Post
 from partavg.evaluation import unchanged
@@ -21,9 +23,11 @@ from partavg.flower.run import FederatedRun
 from partavg.flower.settings import Settings
 
 
-def partavg(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "partavg", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=200)
+def partavg(*arguments: str, cwd: Path) -> tuple[int | None, str]:
+    """How a command ends, and what it says of errors."""
+    command = Command(arguments, cwd)
+    err = command.communicate()[1]
+    return command.returncode, err
 
 
 def test_the_app_trains_as_it_is(tmp_path: Path) -> None:
@@ -40,6 +44,7 @@ def test_the_app_trains_as_it_is(tmp_path: Path) -> None:
     assert spec.loader
     app = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(app)
+    app.load_dataset = cache(app.load_dataset)  # it is read for every message
     nodes = {i: {"partition-id": i, "state-dir": str(tmp_path / f"node{i}")} for i in range(3)}
     grid = FakeGrid(app.client, config, nodes)
     settings = Settings.read(config)
@@ -50,12 +55,10 @@ def test_the_app_trains_as_it_is(tmp_path: Path) -> None:
 
 
 def test_the_command_writes_it_once(tmp_path: Path) -> None:
-    done = partavg("flower", "new", "fashion", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    assert partavg("flower", "new", "fashion", cwd=tmp_path) == (0, "")
     assert (tmp_path / "fashion" / "app.py").exists()
     again = partavg("flower", "new", "fashion", cwd=tmp_path)
-    assert again.returncode == 2
-    assert again.stderr == "partavg: fashion/app.py is there already: use a new folder\n"
+    assert again == (2, "partavg: fashion/app.py is there already: use a new folder\n")
 
 
 def test_without_flower_a_sentence_says_how_to_install_it(tmp_path: Path) -> None:
@@ -78,8 +81,7 @@ def test_a_federated_run_next_to_a_simulated_one(tmp_path: Path) -> None:
     )
     for _ in server(grid):
         pass
-    done = partavg("report", "simulated", "run", "--out", "both.html", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    assert partavg("report", "simulated", "run", "--out", "both.html", cwd=tmp_path) == (0, "")
     page = (tmp_path / "both.html").read_text()
     assert "Clients of run" in page
     assert ">client 1</th><td>20</td>" in page
@@ -106,10 +108,10 @@ def test_a_federated_run_in_tensorboard(tmp_path: Path) -> None:
 
 
 def test_a_report_of_nothing_is_refused(tmp_path: Path) -> None:
-    done = partavg("report", "nowhere", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "nowhere holds no run: name run folders" in done.stderr
-    assert "Traceback" not in done.stderr
+    code, err = partavg("report", "nowhere", cwd=tmp_path)
+    assert code == 2
+    assert "nowhere holds no run: name run folders" in err
+    assert "Traceback" not in err
 
 
 def test_a_node_must_say_where_it_keeps_its_model(

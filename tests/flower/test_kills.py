@@ -1,8 +1,6 @@
 """Killed at any moment, nothing that was averaged is lost."""
 
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -10,11 +8,11 @@ import pytest
 import torch
 from tests.flower.federation import SOLVERS, assert_equal, federation, model, server
 from tests.flower.grid import FakeGrid
+from tests.processes import context
 
 from partavg.folder import RunFolder
 
 CHANGES = {**SOLVERS["scaffold"], "training.steps": 16, "flower.deadline": 100.0}
-ROOT = Path(__file__).parents[2]
 
 
 def resume(folder: Path) -> None:
@@ -32,22 +30,19 @@ def test_a_federation_killed_again_and_again_is_the_same_to_the_bit(tmp_path: Pa
     for _ in run:
         pass
     folder = RunFolder(tmp_path / "killed" / "run")
-    command = [sys.executable, "-c", "import sys; from tests.flower import test_kills as t; "]
-    command[-1] += "from pathlib import Path; t.resume(Path(sys.argv[1]))"
     for wanted in (2, 9, None):
-        process = subprocess.Popen(
-            [*command, str(tmp_path / "killed")], cwd=ROOT, stderr=subprocess.DEVNULL
-        )
-        while process.poll() is None:
+        process = context.Process(target=resume, args=(tmp_path / "killed",))
+        process.start()
+        while process.exitcode is None:
             lines = (
                 folder.metrics_path.read_bytes().count(b"\n")
                 if folder.exists and folder.metrics_path.exists()
                 else 0
             )
             if wanted and lines >= wanted:
-                process.send_signal(signal.SIGKILL)
+                process.kill()
             time.sleep(0.002)
-        assert process.returncode == (-signal.SIGKILL if wanted else 0)
+        assert process.exitcode == (-signal.SIGKILL if wanted else 0)
     rows = list(folder.rows())
     assert [row["step"] for row in rows] == [*range(1, 17), 16]
     trained = model()

@@ -1,15 +1,16 @@
 """Flower's real programs: its simulation runtime; SuperLink and SuperNodes with TLS and keys."""
 
 import json
-import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.flower import keys
 from tests.flower.federation import (
     BASE,
     CLIENTS,
@@ -47,7 +48,7 @@ def test_the_simulation_runtime_is_the_simulation(tmp_path: Path) -> None:
     changes = SOLVERS["scaffold"]
     folder = RunFolder(tmp_path / "run")
     try:
-        programs.simulation(CLIENTS)
+        programs.simulation(CLIENTS, processes=2)
         programs.run(programs.app({**REAL, **changes, "flower.folder": str(folder.path)}))
         programs.wait(lambda: folder.finished, "the run", 400)
     finally:
@@ -61,8 +62,8 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
     made = Programs(tmp_path_factory.mktemp("flower") / "f")
     try:
         made.superlink()
+        made.register(*(f"node{client}" for client in range(CLIENTS)))
         for client in range(CLIENTS):
-            made.register(f"node{client}")
             supernode(made, client)
         yield made
     finally:
@@ -85,22 +86,49 @@ def test_periodic_averaging_over_tls_is_the_simulation(programs: Programs) -> No
     assert_the_same(folder, changes)
 
 
+def wait_for_order(programs: Programs, run: str, turn: int, clients: Iterable[int]) -> None:
+    """Wait until clients have all of an order.
+
+    A server that stops in the middle of sending would keep its nodes waiting for up to a minute.
+    """
+
+    def received(client: int) -> bool:
+        log = (programs.folder / f"node{client}.log").read_text()
+        return "Received successfully" in log.partition(f"[RUN {run}, ROUND {turn}]")[2]
+
+    programs.wait(lambda: all(map(received, clients)), f"order {turn}", 300)
+
+
 @pytest.mark.timeout(500)
 def test_a_server_killed_and_started_again_is_the_simulation_still(programs: Programs) -> None:
+    """Killed while its clients train, and again when it has averaged and they do not know yet."""
     changes = {**SOLVERS["sgd with momentum"], **SHORT}
     folder = RunFolder(programs.folder / "partial")
     settings = {"flower.folder": str(folder.path), "flower.job": "partial", "flower.resume": False}
     app = programs.app({**REAL, **changes, **settings})
-    programs.run(app)
-    programs.wait(lambda: len(rows(folder)) >= 2, "the second exchange", 300)
-    for number in programs.processes("flwr-serverapp"):
-        os.kill(number, signal.SIGKILL)
-    before = len(rows(folder))
+    wait_for_order(programs, programs.run(app), 2, range(CLIENTS))
+    programs.signal(signal.SIGKILL, "flwr-serverapp")
+    assert 1 <= len(rows(folder)) <= 2
+    run = programs.run(app, flower__resume=True)
+    programs.wait(lambda: len(rows(folder)) >= 3, "the third exchange", 300)
+    programs.signal(signal.SIGKILL, "flwr-serverapp")
+    assert 3 <= len(rows(folder)) <= 4
+    programs.flwr("stop", run, "here")  # or nodes wait a minute for the rest of an order
     programs.run(app, flower__resume=True)
     programs.wait(lambda: folder.finished, "the run", 300)
-    assert 2 <= before <= 4
     assert [row["step"] for row in rows(folder)] == [2, 4, 6, 8, 8]
     assert_the_same(folder, changes)
+
+
+@cache
+def strangers(programs: Programs) -> list[subprocess.Popen[bytes]]:
+    """SuperNodes with a key that is not known, without TLS and without a key."""
+    keys.node_key(programs.folder / "node9")
+    return [
+        supernode(programs, 9),
+        supernode(programs, 8, "--insecure", "--max-retries", "2"),
+        supernode(programs, 7, "--root-certificates", "ca.crt"),
+    ]
 
 
 @pytest.mark.timeout(500)
@@ -108,28 +136,30 @@ def test_a_client_killed_and_returned(programs: Programs) -> None:
     folder = RunFolder(programs.folder / "killed")
     settings = {
         **REAL,
-        "training.steps": 8,
+        "training.steps": 4,
         "averaging.interval": 2,
         "averaging.parts": 2,
         "flower.folder": str(folder.path),
         "flower.job": "killed",
-        "flower.deadline": 20.0,
+        "flower.deadline": 15.0,
         "flower.min_clients": 2,
     }
-    programs.run(programs.app(settings))
+    run = programs.run(programs.app(settings))
     programs.wait(lambda: rows(folder), "the first exchange", 300)
-    for number in programs.processes("flower-supernode", "node2"):
-        os.kill(number, signal.SIGKILL)
+    programs.signal(signal.SIGKILL, "flower-supernode", "node2")
+    strangers(programs)  # they try while all wait
     programs.wait(lambda: any("2" in row["away"] for row in rows(folder)), "its absence", 200)
+    wait_for_order(programs, run, len(rows(folder)) + 1, range(2))
+    programs.signal(signal.SIGSTOP, "flwr-serverapp")  # or it were done before the node is back
     again = [supernode(programs, 2)]
 
     def returned() -> bool:
         if again[-1].poll() is not None:  # its key is refused as long as it is thought to be there
             again.append(supernode(programs, 2))
-        last = rows(folder)[-1]
-        return folder.finished or 2 in last["clients"]
+        return (programs.folder / "node2.log").read_text().count("SuperNode ID") == 2
 
     programs.wait(returned, "its return", 200)
+    programs.signal(signal.SIGCONT, "flwr-serverapp")
     programs.wait(lambda: folder.finished, "the run", 300)
     seen = [2 in row["clients"] for row in rows(folder)]
     assert seen[0]
@@ -143,12 +173,6 @@ def test_a_client_killed_and_returned(programs: Programs) -> None:
 
 @pytest.mark.timeout(300)
 def test_strangers_are_refused(programs: Programs) -> None:
-    from tests.flower import keys
-
-    keys.node_key(programs.folder / "node9")
-    unknown = supernode(programs, 9)
-    plain = supernode(programs, 8, "--insecure", "--max-retries", "2")
-    keyless = supernode(programs, 7, "--root-certificates", "ca.crt")
-    for program in (unknown, plain, keyless):
+    for program in strangers(programs):
         assert program.wait(250) != 0
     assert "2004" in (programs.folder / "node9.log").read_text()

@@ -1,22 +1,28 @@
-"""Client processes forked from a warm one: a test would wait seconds for each import otherwise.
+"""Processes of apps forked from a warm one: a test would wait seconds for each import otherwise.
 
     python -m tests.flower.warm FOLDER
 
-listens on FOLDER/socket; `install` writes a program named flwr-clientapp that asks it to fork.
+listens on FOLDER/socket; `install` writes programs named as Flower's that ask it to fork. The fork
+has the name and the arguments of Flower's program and runs what that would run.
 """
 
+import gc
 import json
 import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
+
+APPS = ("flwr-clientapp", "flwr-serverapp")
 
 SHIM = """#!{python} -IS
 import json, os, socket, sys
 with socket.socket(socket.AF_UNIX) as connection:
     connection.connect({socket!r})
-    order = dict(argv=sys.argv[1:], cwd=os.getcwd(), environ=dict(os.environ))
+    argv = [os.path.basename(sys.argv[0]), *sys.argv[1:]]
+    order = dict(argv=argv, cwd=os.getcwd(), environ=dict(os.environ))
     connection.sendall(json.dumps(order).encode())
 """
 
@@ -28,25 +34,29 @@ if sys.argv and sys.argv[0].endswith("flower-supernode"):
     for module in (heartbeat, fleet_http_connection):
         module.HEARTBEAT_DEFAULT_INTERVAL = 10  # the dead are missed after 20 s, not 60
     sleep = time.sleep
-    time.sleep = lambda seconds: sleep(min(seconds, 0.1))  # it sleeps 3 s between two looks
+    time.sleep = lambda seconds: sleep(min(seconds, 0.2))  # it sleeps 3 s between two looks
 """
 
 
 def install(folder: Path) -> None:
     """Write what shortens the waiting, for PATH and PYTHONPATH."""
-    shim = folder / "flwr-clientapp"
-    shim.write_text(SHIM.format(python=sys.executable, socket=str(folder / "socket")))
-    shim.chmod(0o755)
+    for name in APPS:
+        shim = folder / name
+        shim.write_text(SHIM.format(python=sys.executable, socket=str(folder / "socket")))
+        shim.chmod(0o755)
     (folder / "sitecustomize.py").write_text(QUICK)
 
 
 def serve(folder: Path) -> None:
-    """Fork a client process for every order."""
+    """Fork a process for every order."""
+    import httpcore  # noqa: F401
+    import tests.flower.federation  # noqa: F401
+    from flwr.superlink.cli import flwr_serverapp
     from flwr.supernode.cli import flwr_clientapp
 
-    import partavg.flower  # noqa: F401
-
+    programs = dict(zip(APPS, (flwr_clientapp, flwr_serverapp), strict=True))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    gc.freeze()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(folder / "socket"))
         listener.listen()
@@ -59,9 +69,11 @@ def serve(folder: Path) -> None:
                 os.environ.clear()
                 os.environ.update(order["environ"])
                 os.chdir(order["cwd"])
-                sys.argv = ["flwr-clientapp", *order["argv"]]
-                flwr_clientapp()
-                os._exit(0)
+                sys.argv = order["argv"]
+                Path("/proc/self/comm").write_text(sys.argv[0])
+                with suppress(SystemExit):
+                    programs[sys.argv[0]]()
+                os._exit(0)  # not the slow end of an interpreter
 
 
 if __name__ == "__main__":
