@@ -1,5 +1,6 @@
 """Killed at any moment, nothing that was averaged is lost."""
 
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -49,6 +50,26 @@ def test_a_federation_killed_again_and_again_is_the_same_to_the_bit(tmp_path: Pa
     trained.load_state_dict(torch.load(folder.model_path, weights_only=True))
     assert_equal(trained, run.model(), tolerance=0)
     assert not any(row["away"] for row in rows)
+
+
+def test_a_server_that_resumes_still_knows_the_whole_model(tmp_path: Path) -> None:
+    """A client that lost everything gets from it what it would have got without the stop."""
+    ends = []
+    for stopped in (False, True):
+        folder = tmp_path / str(stopped)
+        run = server(federation(folder, CHANGES))
+        rows = iter(run)
+        for _ in range(6):
+            next(rows)
+        shutil.rmtree(folder / "node0")
+        if stopped:
+            rows.close()
+            run = server(federation(folder, CHANGES), **{"flower.resume": True})
+            rows = iter(run)
+        assert "does not have its state" in next(rows)["away"]["0"]
+        assert all(0 in row["clients"] for row in rows)
+        ends.append(run.model())
+    assert_equal(*ends, tolerance=0)
 
 
 def test_an_order_is_carried_out_once(tmp_path: Path) -> None:
