@@ -7,8 +7,10 @@ from torch.utils.checkpoint import checkpoint
 from partavg.core.loop import Batch, Engine
 from partavg.engines import choose as choosing
 from partavg.engines.choose import choose
+from partavg.engines.fused import Fused
 from partavg.engines.looped import Looped
 from partavg.engines.model import RowModel
+from partavg.kernels import backend
 from partavg.models import mlp
 
 
@@ -67,6 +69,34 @@ def test_a_chunk_that_is_asked_for_is_taken() -> None:
     assert choose("vmapped", 8, *case(mlp((5,), 3), 64))[:2] == ("vmapped", 8)
     assert choose("vmapped", 0, *case(mlp((5,), 3), 64))[:2] == ("vmapped", 64)
     assert choose("looped", 8, *case(mlp((5,), 3), 64))[:2] == ("looped", 1)
+
+
+def test_the_logic_of_the_fused_engine_is_checked_without_kernels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(backend, "_INTERPRETED", True)
+    monkeypatch.setattr(backend, "_installed", lambda: True)
+    kernels, run = [], Fused._differentiate
+
+    def differentiate(self: Fused, params: Tensor, *rest):
+        kernels.append(backend.uses_triton(params))
+        return run(self, params, *rest)
+
+    monkeypatch.setattr(Fused, "_differentiate", differentiate)
+    assert choose("fused", 0, *case(mlp((5,), 3), 4)).name == "fused"
+    assert kernels == [False]
+    assert backend.uses_triton(torch.ones(1))
+
+
+def test_a_faster_precision_may_round_but_not_be_wrong() -> None:
+    model, start, batch = case(mlp((5,), 3), 2)
+    rows = choosing._rows(start, 2, apart=0.01)
+    one = choosing._try(Looped(model), rows, batch)
+    noise = torch.randn(one.grads.shape).mul(one.grads.norm() / one.grads.numel() ** 0.5)
+    assert choosing._near(one, one._replace(grads=one.grads + 0.4 * noise))
+    assert not choosing._near(one, one._replace(grads=one.grads + noise))
+    assert not choosing._near(one, one._replace(losses=1.2 * one.losses))
+    assert not choosing._near(one, one._replace(grads=one.grads * torch.nan))
 
 
 def test_one_worker_works() -> None:

@@ -13,6 +13,7 @@ from partavg.engines.fused.precision import Precision, resolve
 from partavg.engines.looped import Looped
 from partavg.engines.model import RowModel
 from partavg.engines.vmapped import Vmapped
+from partavg.kernels.backend import by_torch
 
 EngineName = Literal["auto", "looped", "vmapped", "fused"]
 Rows = tuple[Tensor, Tensor]
@@ -64,13 +65,14 @@ def choose(
             return Choice("looped", 1, "as configured")
         why = ""
         if name == "fused" or (name == "auto" and few[0].is_cuda):
-            why = _problem("fused", model, few, batch, expected)
+            with by_torch():  # the kernels are checked in the precision that is wanted
+                why = _problem("fused", model, few, batch, expected)
             if not why:
                 wanted = resolve(precision, model.dtype, few[0].device)
                 choice = Choice("fused", chunk, "as configured", wanted, deterministic)
                 why = "engine fused needs more memory than the GPU has for one worker"
                 try:
-                    fitting = _fitting(choice, model, start, batch)
+                    fitting = _fitting(choice, model, few, batch, expected)
                 except Exception as error:  # what float32 can, a faster precision may not
                     text = (str(error).strip() or type(error).__name__).splitlines()[0]
                     fitting, why = None, f"engine fused cannot run this model in {wanted}: {text}"
@@ -102,23 +104,26 @@ def _problem(name: EngineName, model: RowModel, few: Rows, batch: Batch, expecte
     return f"engine {name} cannot run this model: {why}"
 
 
-def _fitting(choice: Choice, model: RowModel, start: Rows, batch: Batch) -> Choice | None:
+def _fitting(
+    choice: Choice, model: RowModel, few: Rows, batch: Batch, expected: "_Trial"
+) -> Choice | None:
     """The fused engine in passes as large as the memory allows; None if no worker fits."""
     workers = len(batch.keys)
-    if choice.chunk or not start[0].is_cuda:
+    if choice.chunk or not few[0].is_cuda:
         return choice._replace(chunk=min(choice.chunk or workers, workers))
-    few = _rows(start, min(_FEW, workers))
     device = few[0].device
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
     try:
-        _try(choice._replace(chunk=len(few[0])).build(model), few, batch)
+        found = _try(choice._replace(chunk=len(few[0])).build(model), few, batch)
     except torch.OutOfMemoryError:
         return None
+    if not _near(expected, found):
+        raise ValueError("its gradients differ from looped")
     each = (torch.cuda.max_memory_allocated(device) - before) / len(few[0])
     torch.cuda.empty_cache()
-    kept = _KEPT * workers * start[0].nbytes
+    kept = _KEPT * workers * few[0][0].nbytes
     most = int((_SHARE * torch.cuda.mem_get_info(device)[0] - kept) / each)
     if most < 1:
         return None
@@ -180,6 +185,12 @@ def _agree(one: _Trial, other: _Trial) -> bool:
         bool(torch.where(a == b, 0, a - b).norm() <= tolerance * (b[b.isfinite()].norm() + 1e-6))
         for a, b in zip(one, other, strict=True)
     )
+
+
+def _near(one: _Trial, other: _Trial) -> bool:
+    """Equal up to bf16's rounding, which turns gradients by up to a third of their length."""
+    pairs = ((one.losses, other.losses, 0.1), (one.grads, other.grads, 0.7))
+    return all(bool((a - b).norm() <= share * a.norm() + 1e-6) for a, b, share in pairs)
 
 
 def _exact(device: torch.device) -> AbstractContextManager[None]:

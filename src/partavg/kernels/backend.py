@@ -2,12 +2,15 @@
 
 import importlib.util
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 import torch
 from torch import Tensor
 
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # on a CPU, slowly: for tests
+_avoided: list[None] = []
 
 
 @cache
@@ -17,7 +20,17 @@ def _installed() -> bool:
 
 def uses_triton(x: Tensor) -> bool:
     """Whether a tensor is computed with Triton's kernels instead of torch's."""
-    return (x.is_cuda or _INTERPRETED) and _installed()
+    return (x.is_cuda or _INTERPRETED) and not _avoided and _installed()
+
+
+@contextmanager
+def by_torch() -> Iterator[None]:
+    """Without Triton's kernels inside, in any thread: there is nothing to compile."""
+    _avoided.append(None)
+    try:
+        yield
+    finally:
+        _avoided.pop()
 
 
 def lacks(device: torch.device) -> str:
