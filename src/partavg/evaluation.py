@@ -9,7 +9,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from partavg.engines.model import Loss
 
-_BATCH = {"cpu": 500, "cuda": 2000}  # a GPU is idle between small batches
+_BATCH = 500
+_NUMBERS = 1 << 22  # of a batch on a GPU, which is idle between small ones
 
 Transform = Callable[[Tensor], Tensor]
 """From inputs as they are stored to what a model sees."""
@@ -76,7 +77,7 @@ def count(
     judged = 0
     for inputs, targets in zip(*map(_batches, samples), strict=True):
         outputs = module(transform(inputs))
-        total += loss(outputs, targets).double() * len(inputs)
+        total += torch.as_tensor(loss(outputs, targets)).double().sum() * len(inputs)
         if not targets.is_floating_point() and outputs.ndim == targets.ndim + 1:
             right += (outputs.argmax(1) == targets).sum()
             judged += targets.numel()
@@ -104,5 +105,8 @@ def recompute_statistics_(
 
 def _batches(samples: Tensor) -> tuple[Tensor, ...]:
     """Equal batches, so that none is left with the one sample that BatchNorm refuses."""
-    count = -(-len(samples) // _BATCH.get(samples.device.type, 500))
+    size = _BATCH
+    if samples.is_cuda:
+        size = max(32, min(4 * _BATCH, _NUMBERS // max(1, samples[:1].numel())))
+    count = -(-len(samples) // size)
     return torch.tensor_split(samples, count) if count else ()

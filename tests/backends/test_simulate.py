@@ -258,3 +258,39 @@ def classification_with(partition: str) -> Simulation:
         list(torch.arange(40).view(4, 10)),
         schedule=schedule, lr=0.1, partition=partition, engine="looped",
     )  # fmt: skip
+
+
+class Fickle(nn.Module):
+    """Changes its parameters, and a buffer that is no part of a row, whenever it is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(5, 3, max_norm=0.1)
+        self.norm = nn.BatchNorm1d(3)
+        self.register_buffer("calls", torch.zeros(1), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.norm(self.embedding(x))
+
+
+def test_evaluating_all_workers_is_evaluating_each_and_changes_none() -> None:
+    torch.manual_seed(0)
+    x, y = torch.arange(40) % 5, torch.arange(40) % 3
+    simulation = Simulation(
+        Fickle(), F.cross_entropy, (x, y), list(torch.arange(40).view(4, 10)),
+        schedule=Schedule.partial(2), lr=0.1, batch=4, engine="looped",
+    )  # fmt: skip
+    for _ in simulation.train(3):
+        pass
+    skeleton = simulation._model.skeleton
+    rows = simulation.workers.params.clone(), simulation.workers.buffers.clone()
+    modes, calls = [part.training for part in skeleton.modules()], float(skeleton.calls)
+    found = simulation.evaluate_workers((x, y))
+    assert torch.equal(simulation.workers.params, rows[0])
+    assert torch.equal(simulation.workers.buffers, rows[1])
+    assert [part.training for part in skeleton.modules()] == modes
+    assert float(skeleton.calls) == calls
+    assert found == [simulation.evaluate_worker(row, (x, y)) for row in range(4)]
+    assert len(set(found)) == 4
+    assert simulation.evaluate_workers((x, y), 2) == found[:2]

@@ -154,6 +154,27 @@ def test_pooling_comes_before_relu() -> None:
     assert sum("relu" in target for target in graph) == 2
 
 
+class Named(nn.Module):
+    """An argument with the name of a method; pooling without channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 3)
+
+    def forward(self, relu: Tensor) -> Tensor:
+        return self.linear(F.max_pool2d(relu, 2).flatten(1))
+
+
+def test_pooling_of_the_input() -> None:
+    model, params, buffers, batch = problem(Named(), (8, 8), torch.float64)
+    for ours, theirs in zip(
+        run(Fused(model, 9), params, buffers, batch),
+        run(Looped(model), params, buffers, batch),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs)
+
+
 def test_any_loss_that_vmap_can_run_works() -> None:
     model, *case = problem(mlp((192,), 3), (3, 8, 8), torch.float64)
     model.criterion = lambda outputs, targets: (outputs.logsumexp(1) - targets).square().mean()

@@ -128,7 +128,8 @@ class Programs:
             keys.node_key(self.folder / name)
         command = ["flwr", "supernode", "register"]
         asked = [self.start(f"{name}.key", [*command, f"{name}.pub", "here"]) for name in names]
-        self.wait(lambda: all(program.poll() == 0 for program in asked), "registration", 200)
+        self.wait(lambda: None not in [program.poll() for program in asked], "registration", 200)
+        assert not any(program.returncode for program in asked), "a key was refused"
 
     def supernode(self, name: str, config: str, *options: str) -> subprocess.Popen[bytes]:
         """A SuperNode with TLS and its key."""

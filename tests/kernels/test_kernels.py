@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from partavg.core.average import consensus
 from partavg.core.solver import Step
 from partavg.data.images import Images
 from partavg.solvers.sgd import SGD
@@ -37,6 +38,11 @@ def test_sums_of_spans_and_their_way_back() -> None:
         place += b - a
     sums.spread_(rows, SPANS, out)
     assert torch.equal(rows, expected)
+
+
+def test_rows_without_columns() -> None:
+    """The buffers of a model that has none."""
+    assert consensus(torch.ones(3, 0), torch.full((3,), 1 / 3)).shape == (0,)
 
 
 def test_squared_distances() -> None:

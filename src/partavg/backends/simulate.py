@@ -1,9 +1,7 @@
 """The simulator: all workers in one process, or dealt over several."""
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -217,8 +215,14 @@ class Simulation:
 
     def consensus(self) -> nn.Module:
         """A copy of the model that holds u, the average of all workers, in evaluation mode."""
-        with self._averaged() as module:
-            return copy.deepcopy(module)
+        weights, reduce = self._weights, self._team.reduce
+        module = self._model.module(
+            average.consensus(self.workers.params, weights, reduce),
+            average.consensus(self.workers.buffers, weights, reduce),
+        )
+        if self._recompute:
+            recompute_statistics_(module, self._samples.inputs, self._seen)
+        return module
 
     def worker(self, row: int) -> nn.Module:
         """A copy of the model with the parameters of a worker held here, in evaluation mode."""
@@ -227,22 +231,21 @@ class Simulation:
     def evaluate(self, samples: tuple[Tensor, Tensor]) -> Evaluation:
         """Loss and accuracy of the averaged model u; each process evaluates some samples."""
         some = shares(len(samples[0]), self._team.size)[self._team.rank]
-        with self._averaged() as module:
-            counts = self._evaluate(module, tuple(tensor[some] for tensor in samples))
+        counts = self._evaluate(self.consensus(), tuple(tensor[some] for tensor in samples))
         return Counts.total(self._team.each(counts)).evaluation
 
     def evaluate_worker(self, row: int, samples: tuple[Tensor, Tensor]) -> Evaluation:
         """Loss and accuracy of the model of one worker held here."""
-        with self._model.shown(self.workers.params[row], self.workers.buffers[row]) as module:
-            return self._evaluate(module, samples).evaluation
+        return self._evaluate(self.worker(row), samples).evaluation
 
     def evaluate_workers(
         self, samples: tuple[Tensor, Tensor], most: int | None = None
     ) -> list[Evaluation]:
         """Loss and accuracy of all workers' models, or of the first few."""
         held = self._here(np.arange(self.active)[:most])
-        inputs, targets = (tensor.to(self._device) for tensor in samples)
-        own = [self.evaluate_worker(row, (inputs, targets)) for row in range(len(held))]
+        known = tuple(tensor.to(self._device) for tensor in samples)
+        rows = (tensor[: len(held)] for tensor in (self.workers.params, self.workers.buffers))
+        own = [self._evaluate(module, known).evaluation for module in self._model.modules(*rows)]
         return [found for some in self._team.each(own) for found in some]
 
     def discrepancy(self) -> Discrepancy:
@@ -283,17 +286,6 @@ class Simulation:
     def _here(self, workers: Int[np.ndarray, "_"]) -> Int[np.ndarray, "_"]:
         """Of some value per worker, those of the workers held here."""
         return workers[self._course.plan.rows]
-
-    @contextmanager
-    def _averaged(self) -> Iterator[nn.Module]:
-        """The model with u inside, in evaluation mode for the time being."""
-        weights, reduce = self._weights, self._team.reduce
-        params = average.consensus(self.workers.params, weights, reduce)
-        buffers = average.consensus(self.workers.buffers, weights, reduce)
-        with self._model.shown(params, buffers) as module:
-            if self._recompute:
-                recompute_statistics_(module, self._samples.inputs, self._seen)
-            yield module
 
     def _evaluate(self, module: nn.Module, samples: tuple[Tensor, ...]) -> Counts:
         inputs, targets = (tensor.to(self._device) for tensor in samples)

@@ -164,6 +164,7 @@ def _at_once(columns: Views) -> TypeGuard[Slices]:
     return (
         isinstance(columns, Slices)
         and len(columns) > 0
+        and columns.rows.numel() > 0
         and len(columns.rows) > 1
         and columns.rows.dtype == torch.float32
         and columns.rows.stride(1) == 1

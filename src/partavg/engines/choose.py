@@ -109,7 +109,7 @@ def _fitting(
 ) -> Choice | None:
     """The fused engine in passes as large as the memory allows; None if no worker fits."""
     workers = len(batch.keys)
-    if choice.chunk or not few[0].is_cuda:
+    if not few[0].is_cuda:
         return choice._replace(chunk=min(choice.chunk or workers, workers))
     device = few[0].device
     torch.cuda.empty_cache()
@@ -119,8 +119,10 @@ def _fitting(
         found = _try(choice._replace(chunk=len(few[0])).build(model), few, batch)
     except torch.OutOfMemoryError:
         return None
-    if not _near(expected, found):
+    if not _agree(expected, found, rounded=choice.precision != "fp32"):
         raise ValueError("its gradients differ from looped")
+    if choice.chunk:
+        return choice._replace(chunk=min(choice.chunk, workers))
     each = (torch.cuda.max_memory_allocated(device) - before) / len(few[0])
     torch.cuda.empty_cache()
     kept = _KEPT * workers * few[0][0].nbytes
@@ -175,22 +177,18 @@ def _try(engine: Engine, rows: Rows, batch: Batch) -> _Trial:
     return _Trial(torch.cat(losses), torch.cat(grads), buffers)
 
 
-def _agree(one: _Trial, other: _Trial) -> bool:
+def _agree(one: _Trial, other: _Trial, *, rounded: bool = False) -> bool:
     """Equal up to rounding, which a deep network magnifies; a wrong gradient differs by far more.
 
-    Within 2 % in float32, 0.01 % in float64.
+    Within 2 % in float32, 0.01 % in float64. Where activations are `rounded` to bf16, losses and
+    buffers within 10 %, gradients within 50 %: those of ResNet-20 were seen to differ by 30 %.
     """
-    tolerance = torch.finfo(one.grads.dtype).eps ** 0.25
+    tight = torch.finfo(one.grads.dtype).eps ** 0.25
+    tolerances = (0.1, 0.5, 0.1) if rounded else (tight, tight, tight)
     return all(
-        bool(torch.where(a == b, 0, a - b).norm() <= tolerance * (b[b.isfinite()].norm() + 1e-6))
-        for a, b in zip(one, other, strict=True)
+        bool(torch.where(a == b, 0, a - b).norm() <= tolerance * (a[a.isfinite()].norm() + 1e-6))
+        for a, b, tolerance in zip(one, other, tolerances, strict=True)
     )
-
-
-def _near(one: _Trial, other: _Trial) -> bool:
-    """Equal up to bf16's rounding, which turns gradients by up to a third of their length."""
-    pairs = ((one.losses, other.losses, 0.1), (one.grads, other.grads, 0.7))
-    return all(bool((a - b).norm() <= share * a.norm() + 1e-6) for a, b, share in pairs)
 
 
 def _exact(device: torch.device) -> AbstractContextManager[None]:

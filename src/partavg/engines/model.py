@@ -107,22 +107,22 @@ class RowModel:
             outputs, after = functional_call(self._probe, tensors, (inputs,))
             return self.criterion(outputs, targets), {name: after[name] for name in native}
 
-    @contextmanager
-    def shown(self, params: Float[Tensor, "d"], buffers: Float[Tensor, "b"]) -> Iterator[nn.Module]:
-        """The module with one row inside, in evaluation mode for the time being."""
-        with torch.no_grad(), self.holding(params, buffers.clone()) as (module, _):
-            modes = [(part, part.training) for part in module.modules()]
-            module.eval()
-            try:
-                yield module
-            finally:
-                for part, training in modes:
-                    part.training = training
-
     def module(self, params: Float[Tensor, "d"], buffers: Float[Tensor, "b"]) -> nn.Module:
         """A copy of the module that holds one row, in evaluation mode."""
-        with self.shown(params, buffers) as module:
-            return copy.deepcopy(module)
+        with torch.no_grad(), self.holding(params, buffers.clone()) as (module, _):
+            return copy.deepcopy(module).eval()
+
+    def modules(
+        self, params: Float[Tensor, "m d"], buffers: Float[Tensor, "m b"]
+    ) -> Iterator[nn.Module]:
+        """The same for each of some rows, but one and the same copy: a copy takes long to make."""
+        other = copy.deepcopy(self)
+        modes = [(part, part.training) for part in other.skeleton.modules()]
+        for row in zip(params, buffers, strict=True):
+            with torch.no_grad(), other.holding(*(tensor.clone() for tensor in row)) as (module, _):
+                yield module.eval()
+            for part, training in modes:
+                part.training = training
 
     def _native(self, name: str, value: Tensor) -> Tensor:
         dtype = self._foreign.get(name)

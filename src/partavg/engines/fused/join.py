@@ -65,7 +65,7 @@ def _adds(node: fx.Node) -> bool:
 def _is_relu(node: fx.Node, layers: Mapping[str, nn.Module]) -> bool:
     if node.op == "call_module":
         return type(layers[str(node.target)]) is nn.ReLU
-    return node.target in (F.relu, torch.relu, "relu")
+    return node.op.startswith("call_") and node.target in (F.relu, torch.relu, "relu")
 
 
 def _takes_largest(node: fx.Node, layers: Mapping[str, nn.Module]) -> bool:

@@ -51,5 +51,6 @@ def _by_two(
 ) -> bool:
     """The arguments of torch's function."""
     plain = padding in (0, (0, 0)) and dilation in (1, (1, 1)) and not return_indices
-    even = ceil_mode or (x.shape[3] % 2 == 0 and x.shape[4] % 2 == 0)
-    return plain and even and kernel_size in (2, (2, 2)) and stride in (None, 2, (2, 2))
+    even = ceil_mode or (x.shape[-2] % 2 == 0 and x.shape[-1] % 2 == 0)
+    two = kernel_size in (2, (2, 2)) and stride in (None, 2, (2, 2))
+    return x.ndim == 5 and plain and even and two
