@@ -2,12 +2,14 @@
 
 import logging
 import time
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
 from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
 from tests.flower.federation import federation, server
 from tests.flower.grid import FakeGrid
 from torch import nn
@@ -93,3 +95,26 @@ def _asked(reply: Message) -> Message:
     asked = Message(RecordDict(), dst_node_id=reply.metadata.src_node_id, message_type="query")
     asked.metadata.__dict__["_message_id"] = reply.metadata.reply_to_message_id
     return asked
+
+
+class Nobody(FakeGrid):
+    """A grid where no answer ever comes."""
+
+    looks = 0
+
+    def _deliver(self, message: Message) -> None:
+        pass
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        self.looks += 1
+        return []
+
+
+@pytest.mark.parametrize("clients", [2, 80])
+def test_looks_for_answers_are_bounded(clients: int) -> None:
+    """Each of them is work for the SuperLink, whoever's answer it is for."""
+    grid = Nobody(ClientApp(), {}, {node: {} for node in range(clients)})
+    contents = {node: RecordDict() for node in range(clients)}
+    answers = list(Post(grid).ask(contents, "train", 1, 0.5))
+    assert all("did not answer within 0.5 s" in answer.problem for answer in answers)
+    assert clients < grid.looks <= 600 * 0.5 + 2 * clients

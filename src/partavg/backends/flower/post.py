@@ -14,7 +14,8 @@ from partavg.backends.flower import wire
 Arrived = tuple[int, Message | str]
 """A node, and its answer or why there is none."""
 
-_FIRST_LOOK, _LAST_LOOK = 0.005, 0.5  # seconds between two looks for an answer
+_LOOKS = 600  # a second at most, for the answers of all clients: each is work for the SuperLink
+_LAST_LOOK = 0.5  # seconds between two looks for an answer that is slow to come
 
 
 @dataclass(slots=True)
@@ -49,7 +50,7 @@ class Post:
         for node, message in messages.items():
             number = message.metadata.message_id
             if number in pushed:
-                arguments = (node, number, ends, arrivals, stop)
+                arguments = (node, number, len(messages) / _LOOKS, ends, arrivals, stop)
                 Thread(target=self._wait, args=arguments, daemon=True).start()
             else:
                 arrivals.put((node, "its message could not be sent"))
@@ -67,7 +68,13 @@ class Post:
             yield Answer(node, None, f"it did not answer within {seconds:g} s", sent[node], 0)
 
     def _wait(
-        self, node: int, number: str, ends: float, arrivals: "SimpleQueue[Arrived]", stop: Event
+        self,
+        node: int,
+        number: str,
+        shortest: float,
+        ends: float,
+        arrivals: "SimpleQueue[Arrived]",
+        stop: Event,
     ) -> None:
         began, reason = monotonic(), ""
         while monotonic() < ends and not stop.is_set():
@@ -78,7 +85,7 @@ class Post:
             except Exception as error:  # the connection's; it may come back before the deadline
                 reason = f"its answer could not be fetched ({error})"
             # Look often for quick answers and seldom for slow ones: 5 % late at most.
-            pause = min(_LAST_LOOK, max(_FIRST_LOOK, 0.05 * (monotonic() - began)))
+            pause = max(shortest, min(_LAST_LOOK, 0.05 * (monotonic() - began)))
             stop.wait(min(pause, max(0.0, ends - monotonic())))
         if reason:
             arrivals.put((node, reason))
