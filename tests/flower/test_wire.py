@@ -10,7 +10,8 @@ import pytest
 import torch
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
-from tests.flower.federation import federation, server
+from tests.flower.federation import federation, owned, server
+from tests.flower.federation import model as federation_model
 from tests.flower.grid import FakeGrid
 from torch import nn
 from torch.nn import functional as F
@@ -118,3 +119,21 @@ def test_looks_for_answers_are_bounded(clients: int) -> None:
     answers = list(Post(grid).ask(contents, "train", 1, 0.5))
     assert all("did not answer within 0.5 s" in answer.problem for answer in answers)
     assert clients < grid.looks <= 600 * 0.5 + 2 * clients
+
+
+def test_a_process_makes_the_model_once_for_all_its_messages(tmp_path: Path) -> None:
+    made = []
+
+    def model() -> nn.Module:
+        made.append(1)
+        return federation_model()
+
+    grid = federation(tmp_path, {"training.steps": 4})
+    grid._app = client_app(model, F.cross_entropy, owned)
+    list(server(grid))
+    assert len(grid.log) > 12
+    assert len(made) == 1
+    other = federation(tmp_path, {"training.steps": 4, "training.seed": 4, "flower.job": "other"})
+    other._app = grid._app
+    list(server(other, **{"flower.folder": str(tmp_path / "other")}))
+    assert len(made) == 2, "another start, another model"

@@ -1,6 +1,8 @@
 """The client's half of an app: your model, your data, your loss."""
 
 from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,6 +12,7 @@ from torch import Tensor, nn
 
 from partavg.backends.flower import wire
 from partavg.backends.flower.client import Client
+from partavg.backends.flower.terms import Terms
 from partavg.backends.flower.wire import Hello, Order
 from partavg.backends.simulate import Augment
 from partavg.core.loop import Batch
@@ -39,7 +42,9 @@ def client_app(
     app = ClientApp()
 
     def made(context: Context) -> Client:
-        return _client(context, model, loss, data, transform, share_loss)
+        config = tuple(sorted(context.run_config.items()))
+        settings, terms = _agreed(model, loss, config, _device(context))
+        return _client(context, settings, terms, data, transform, share_loss)
 
     @app.query("partavg")
     def hello(message: Message, context: Context) -> Message:
@@ -62,19 +67,28 @@ def client_app(
     return app
 
 
-def _client(
-    context: Context,
+@lru_cache(maxsize=1)  # a process may get many messages, those of other clients too
+def _agreed(
     model: Callable[[], nn.Module],
     loss: Loss,
+    config: tuple[tuple[str, Any], ...],
+    device: torch.device,
+) -> tuple[Settings, Terms]:
+    settings = Settings.read(dict(config))
+    return settings, settings.terms(model, loss, device)
+
+
+def _client(
+    context: Context,
+    settings: Settings,
+    terms: Terms,
     data: Data,
     transform: Augment | None,
     share_loss: bool,
 ) -> Client:
-    settings = Settings.read(context.run_config)
     training = settings.config.training
     index = _index(context)
-    device = torch.device(str(context.node_config.get("device", "cpu")))
-    terms = settings.terms(model, loss, device)
+    device = _device(context)
     inputs, targets = data(context)
     if len(inputs) != len(targets) or not len(inputs):
         raise ValueError(
@@ -96,6 +110,10 @@ def _client(
     memory = memory_of(context, settings.flower.job)
     engine = Looped(terms.model)
     return Client(index, len(inputs), terms, engine, batch, settings.rate, memory, share_loss)
+
+
+def _device(context: Context) -> torch.device:
+    return torch.device(str(context.node_config.get("device", "cpu")))
 
 
 def _index(context: Context) -> int:
