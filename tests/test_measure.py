@@ -2,9 +2,10 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from tests import tasks
 
-from partavg import build
+from partavg import build, evaluation
 from partavg.backends.simulate import Simulation
 
 
@@ -107,3 +108,13 @@ def test_timings_go_on_after_a_stop(tmp_path: Path) -> None:
     for _ in resumed:
         pass
     assert resumed.folder.summary()["timings"]["engine"] >= round(before["engine"], 3)
+
+
+def test_batches_of_inputs_and_targets_are_cut_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU takes batches by the size of the inputs, whatever that of the targets is."""
+    assert evaluation._size(torch.empty(5, 3, 32, 32)) < evaluation._size(torch.empty(5))
+    monkeypatch.setattr(evaluation, "_BATCH", 7)
+    inputs, targets = torch.arange(60).view(20, 3), torch.arange(20)
+    for some, others in evaluation._batches(inputs, targets):
+        assert torch.equal(some[:, 0], 3 * others)
+    assert list(evaluation._batches(inputs[:0], targets[:0])) == []

@@ -1,6 +1,6 @@
 """Loss and accuracy of a model on samples."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -75,7 +75,7 @@ def count(
     total = torch.zeros((), dtype=torch.float64, device=device)
     right = torch.zeros((), dtype=torch.int64, device=device)
     judged = 0
-    for inputs, targets in zip(*map(_batches, samples), strict=True):
+    for inputs, targets in _batches(*samples):
         outputs = module(transform(inputs))
         total += torch.as_tensor(loss(outputs, targets)).double().sum() * len(inputs)
         if not targets.is_floating_point() and outputs.ndim == targets.ndim + 1:
@@ -96,17 +96,21 @@ def recompute_statistics_(
         norm.train()
         norm.reset_running_stats()
         norm.momentum = None  # a cumulative mean
-    for batch in _batches(inputs):
+    for (batch,) in _batches(inputs):
         module(transform(batch))
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
         norm.eval()
 
 
-def _batches(samples: Tensor) -> tuple[Tensor, ...]:
+def _batches(inputs: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Equal batches, so that none is left with the one sample that BatchNorm refuses."""
-    size = _BATCH
-    if samples.is_cuda:
-        size = max(32, min(4 * _BATCH, _NUMBERS // max(1, samples[:1].numel())))
-    count = -(-len(samples) // size)
-    return torch.tensor_split(samples, count) if count else ()
+    size = _size(inputs) if inputs.is_cuda else _BATCH
+    count = -(-len(inputs) // size)
+    cut = (torch.tensor_split(tensor, count) for tensor in (inputs, *others)) if count else ()
+    return zip(*cut, strict=True)
+
+
+def _size(inputs: Tensor) -> int:
+    """Samples of a batch on a GPU: more of small ones."""
+    return max(32, min(4 * _BATCH, _NUMBERS // max(1, inputs[:1].numel())))

@@ -1,7 +1,6 @@
 """The client's half of an app: your model, your data, your loss."""
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -39,12 +38,10 @@ def client_app(
     Parts of the model and the number of samples leave the client, and nothing else; the mean
     mini-batch loss too if `share_loss` is set. `transform` is that of `Simulation`.
     """
-    app = ClientApp()
+    app, agreed = ClientApp(), _Agreed(model, loss)
 
     def made(context: Context) -> Client:
-        config = tuple(sorted(context.run_config.items()))
-        settings, terms = _agreed(model, loss, config, _device(context))
-        return _client(context, settings, terms, data, transform, share_loss)
+        return _client(context, *agreed(context), data, transform, share_loss)
 
     @app.query("partavg")
     def hello(message: Message, context: Context) -> Message:
@@ -67,15 +64,19 @@ def client_app(
     return app
 
 
-@lru_cache(maxsize=1)  # a process may get many messages, those of other clients too
-def _agreed(
-    model: Callable[[], nn.Module],
-    loss: Loss,
-    config: tuple[tuple[str, Any], ...],
-    device: torch.device,
-) -> tuple[Settings, Terms]:
-    settings = Settings.read(dict(config))
-    return settings, settings.terms(model, loss, device)
+class _Agreed:
+    """Settings and terms of a run, kept: a process may get many messages, of many clients."""
+
+    def __init__(self, model: Callable[[], nn.Module], loss: Loss) -> None:
+        self._model, self._loss = model, loss
+        self._known: tuple[Any, Settings, Terms] | None = None
+
+    def __call__(self, context: Context) -> tuple[Settings, Terms]:
+        key = dict(context.run_config), _device(context)
+        if self._known is None or self._known[0] != key:
+            settings = Settings.read(context.run_config)
+            self._known = key, settings, settings.terms(self._model, self._loss, key[1])
+        return self._known[1:]
 
 
 def _client(
