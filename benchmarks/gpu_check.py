@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from partavg.core.loop import Batch, Engine
-from partavg.engines.fused import Fused, convolution
+from partavg.engines.fused import Fused, conv_cuda, convolution
 from partavg.engines.looped import Looped
 from partavg.engines.model import RowModel
 from partavg.models import MODELS
@@ -176,6 +176,25 @@ def kernels(inputs: int, outputs: int, size: int, side: int, stride: int) -> boo
     return good
 
 
+def together(name: str = "resnet20") -> bool:
+    """Gradients in bf16 by kernels that join layers and by one kernel for each, against float64."""
+    model, params, buffers, batch = problem(name, torch.float32, 32, 32)
+    exact, *rows = problem(name, torch.float64, 32, 32)
+    truth = run(Looped(exact), *rows, 1)[1]
+    joined = run(Fused(model, 99, "bf16"), params, buffers, batch, 3)[1]
+    both = conv_cuda.both
+    conv_cuda.both = lambda own: False
+    apart = run(Fused(model, 99, "bf16"), params, buffers, batch, 3)[1]
+    conv_cuda.both = both
+    far_joined, far_apart = far(joined, truth), far(apart, truth)
+    good = far_joined <= 1.2 * far_apart
+    print(
+        f"{'ok  ' if good else 'FAIL'} {name} in bf16: gradients off by {far_joined:.1e} with "
+        f"joined layers, {far_apart:.1e} without"
+    )
+    return good
+
+
 def repeats(name: str = "resnet20", steps: int = 24) -> bool:
     """Whether two runs with the `deterministic` switch end with the same bits, and its cost."""
     ends = []
@@ -200,7 +219,7 @@ def main() -> None:
     print("relative errors of losses, gradients, buffers")
     names = sys.argv[1:] or list(CASES)
     good = [kernels(*case) for case in CONVS]
-    good += [check(name) for name in names] + [repeats()]
+    good += [check(name) for name in names] + [together(), repeats()]
     sys.exit(0 if all(good) else 1)
 
 

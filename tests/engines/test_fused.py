@@ -121,6 +121,23 @@ def test_fused_equals_looped(name: str) -> None:
                 assert (ours - theirs).norm() <= tolerance * theirs.norm().clamp(min=1e-6)
 
 
+@pytest.mark.parametrize("name", ["resnet20", "shortcut"])
+def test_half_of_the_workers_beside_the_others(name: str) -> None:
+    model, params, buffers, batch = problem(*small(name), torch.float64, workers=5)
+    found = []
+    for way in (Fused._halves, Fused._pass):
+        statistics = buffers.clone()
+        losses, [(columns, grads)] = way(Fused(model, 5), params, statistics, batch)
+        assert columns == slice(0, params.shape[1])
+        found.append(torch.cat([losses[:, None], grads, statistics], 1))
+    torch.testing.assert_close(*found)
+
+
+def test_networks_whose_kernels_end_soon() -> None:
+    names = ("cnn", "mlp", "resnet20", "wrn16_8")
+    assert [n for n in names if Program(MODELS[n]((3, 32, 32), 10)).brief] == ["resnet20"]
+
+
 @pytest.mark.parametrize("name", ["cnn", "lstm", "mlp", "wrn28_10", "shortcut"])
 def test_fifty_steps_end_at_the_same_weights(name: str) -> None:
     model, params, buffers, batch = problem(*small(name), torch.float64, workers=2)

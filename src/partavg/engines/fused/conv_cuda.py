@@ -19,6 +19,8 @@ _MOST = 227 * 1024  # bytes of shared memory that a block can have
 _SPLITS = 32  # partial sums that BatchNorm adds up
 _CHANNELS = (16, 32, 64)
 Constants = tuple[tuple[str, int], ...]
+PARTS = {"conv": ("pixels",), "weight": ("taps",), "back": ("pixels", "taps")}
+"""What the kernels are made of, besides what all share."""
 
 
 class Tiling(NamedTuple):
@@ -79,13 +81,14 @@ class Tiling(NamedTuple):
         sides = self.K // 16 if self.STRIDE == 2 or self.UP else max(1, self.K // 32)
         each = 2 if self.UP else 4
         threads = 32 * sides * self.strips * (self.rows // each)
-        weights = 0 if self.C == 16 else 9 * self.C * self.K * 2
+        held = self.C == 16  # all weights in registers, otherwise in shared memory
+        weights = 0 if held else 9 * self.C * self.K * 2
         memory = 2 * self.tile + weights + 12 * self.K
         blocks = max(1, min(_MOST // (memory + 1024), 512 // threads))
         if gated:  # registers for what is on its way
             blocks = max(1, min(blocks, (384 if self.K // 8 // sides == 2 else 256) // threads))
         cut = {"WN": sides, "RW": each, "THREADS": threads, "BLOCKS": blocks}
-        return {**cut, "EARLY": int(gated), "memory": memory}
+        return {**cut, "HELD": int(held), "EARLY": int(gated), "memory": memory}
 
     def weight(self) -> dict[str, int]:
         """The same for the kernel for weights."""
@@ -97,14 +100,37 @@ class Tiling(NamedTuple):
         threads = 32 * sides * groups
         blocks = 1 if threads > 128 else 3 if self.K == 16 else 2
         blocks = max(1, min(blocks, _MOST // (memory + 1024)))
-        return {"RW": each, "THREADS": threads, "BLOCKS": blocks, "memory": memory}
+        cut = {"RW": each, "SIDE": max(16, min(self.K, 32)), "THREADS": threads}
+        return {**cut, "BLOCKS": blocks, "memory": memory}
+
+
+class Both(Tiling):
+    """How the kernel for inputs and weights is cut: `transposed`, in smaller tiles."""
+
+    @property
+    def rows(self) -> int:
+        """Of a tile."""
+        return 8
+
+    def cut(self) -> dict[str, int]:
+        """Warps, threads and shared memory."""
+        sides, each = max(1, self.K // 32), 4 if self.K == 16 else 2
+        some = self.C // 16 * (self.K // 16)
+        turns = max(1, min(4 // some, self.strips * (self.rows // 4)))
+        threads = 32 * (self.strips * (self.rows // each) * sides + some * turns)
+        weights = 9 * self.C * self.K * 2
+        tiles = 4 * self.tile + 2 * self.pixels * (self.K + 8) * 2
+        memory = tiles + weights + 12 * (self.C + self.K)
+        cut = {"WN": sides, "RW": each, "SIDE": 16, "HELD": 0, "THREADS": threads}
+        return {**cut, "BLOCKS": 2, "memory": memory}
 
 
 class Gate(NamedTuple):
     """What a BatchNorm and a ReLU did to the inputs of a convolution: x became z."""
 
     x: Tensor
-    z: Tensor
+    z: Tensor | None
+    """None where the convolution normalizes x itself."""
     mean: Tensor
     rstd: Tensor
     weight: Tensor
@@ -160,9 +186,14 @@ def pack(weight: Tensor, own: Tiling) -> tuple[Tensor, Tensor]:
     return both[0], both[1]
 
 
-def convolve(x: Tensor, weight: Tensor, own: Tiling) -> tuple[Tensor, Tensor, int]:
-    """Outputs for x [m, n, h, w, c]; mean and squared deviations of their pieces; pixels of one."""
-    return _convolve(x, weight, own, measured=True)
+def convolve(
+    x: Tensor, weight: Tensor, own: Tiling, gate: Gate | None = None
+) -> tuple[Tensor, Tensor, int]:
+    """Outputs for x [m, n, h, w, c]; mean and squared deviations of their pieces; pixels of one.
+
+    With a gate, x is normalized on the way.
+    """
+    return _convolve(x, weight, own, gate=gate, ahead=True)
 
 
 def input_gradient(
@@ -182,25 +213,28 @@ def _convolve(
     added: Tensor | None = None,
     gate: Gate | None = None,
     *,
-    measured: bool = False,
+    ahead: bool = False,
 ) -> tuple[Tensor, Tensor, int]:
     workers, count = x.shape[:2]
     scale = 2 if own.UP else 1
     y = x.new_empty(workers, count, own.GH * scale, own.GW * scale, own.K)
-    cut = own.forward(gated=gate is not None)
+    gated = gate is not None and not ahead
+    cut = own.forward(gated=gated)
     each = _each(own.tiles(count), workers, cut["BLOCKS"], x.device)
     splits = -(-own.tiles(count) // each)
     partial = torch.empty((workers, splits, 2, own.K), device=x.device)
     constants = own.constants(
-        **{name: cut[name] for name in ("WN", "RW", "THREADS", "BLOCKS", "EARLY")},
+        **{name: cut[name] for name in ("WN", "RW", "THREADS", "BLOCKS", "HELD", "EARLY")},
         ADD=added is not None,
-        SUMS=2 if gate else int(measured),
+        SUMS=2 if gated else int(ahead),
+        NORMED=gate is not None and ahead,
         RESIDUAL=gate is not None and gate.added and gate.relu,
         RELU=gate is not None and gate.relu,
     )
-    norm: list[Tensor] = [y, y, *[partial] * 4]
+    norm: list[Any] = [y, y, *[partial] * 4]
     if gate:
-        norm = [gate.x, gate.z, gate.mean, gate.rstd, gate.weight, gate.bias]
+        z = gate.x if gate.z is None else gate.z
+        norm = [gate.x, z, gate.mean, gate.rstd, gate.weight, gate.bias]
     apart = gate.weight.stride(0) if gate else 0
     tensors = [x, weight, y if added is None else added, *norm, y, partial]
     _start("conv", constants, cut["memory"], (splits, workers), [*tensors, count, each, apart])
@@ -216,10 +250,55 @@ def weight_gradient(x: Tensor, grad: Tensor, own: Tiling) -> Tensor:
     splits = -(-tiles // each)
     side = 3 if own.TAPS == 9 else 1
     out = torch.empty((splits, workers, own.K, own.REAL, side, side), device=x.device)
-    constants = own.constants(**{name: cut[name] for name in ("RW", "THREADS", "BLOCKS")})
+    constants = own.constants(**{name: cut[name] for name in ("RW", "SIDE", "THREADS", "BLOCKS")})
     arguments = [x, grad, out, count, each, workers]
     _start("weight", constants, cut["memory"], (splits, workers), arguments)
     return out[0] if splits == 1 else out.sum(0)
+
+
+class After(NamedTuple):
+    """The BatchNorm after a convolution: the sums of its gradients are known."""
+
+    x: Tensor
+    sums: Tensor
+    mean: Tensor
+    rstd: Tensor
+    weight: Tensor
+
+
+def both(own: Tiling) -> bool:
+    """Whether one kernel can compute both gradients of a convolution."""
+    back = transposed(own)
+    return (own.STRIDE, own.TAPS) == (1, 9) and {back.C, back.K} <= {16, 32}
+
+
+def both_gradients(
+    grad: Tensor, after: After, weight: Tensor, own: Tiling, added: Tensor | None, gate: Gate
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`input_gradient`, with its sums, and `weight_gradient`, from a gradient after a BatchNorm."""
+    both = Both(*transposed(own))
+    workers, count = grad.shape[:2]
+    cut = both.cut()
+    each = _each(both.tiles(count), workers, cut["BLOCKS"], grad.device)
+    splits = -(-both.tiles(count) // each)
+    dx = torch.empty_like(gate.x)
+    partial = torch.empty((workers, splits, 2, both.K), device=grad.device)
+    dweight = torch.empty((splits, workers, both.C, both.K, 3, 3), device=grad.device)
+    constants = both.constants(
+        **{name: cut[name] for name in ("WN", "RW", "SIDE", "HELD", "THREADS", "BLOCKS")},
+        ADD=added is not None,
+        NORMED=gate.z is None,
+        RELU=gate.relu,
+    )
+    arguments = [
+        *(grad, *after, weight, dx if added is None else added),
+        *(gate.x, gate.x if gate.z is None else gate.z),
+        *(gate.mean, gate.rstd, gate.weight, gate.bias, dx, partial, dweight),
+        *(count, each, workers, after.sums.shape[1]),
+        *(after.weight.stride(0), gate.weight.stride(0)),
+    ]
+    _start("back", constants, cut["memory"], (splits, workers), arguments)
+    return dx, partial, dweight
 
 
 def _each(tiles: int, workers: int, blocks: int, device: torch.device) -> int:
@@ -241,7 +320,8 @@ def _processors(device: torch.device) -> int:
 def _compiled(name: str, constants: Constants, memory: int) -> Any:
     folder = resources.files(__package__) / "cuda"
     given = "".join(f"#define {key} {int(value)}\n" for key, value in constants)
-    source = "".join((folder / f"{part}.cu").read_text() for part in ("hopper", "common", name))
+    parts = "hopper", "common", *PARTS.get(name, ()), name
+    source = "".join((folder / f"{part}.cu").read_text() for part in parts)
     torch.cuda.synchronize()  # so that a thread of its own knows the device
     kernel = torch.cuda._compile_kernel(given + source, name)
     kernel.set_shared_memory_config(memory)

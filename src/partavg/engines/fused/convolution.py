@@ -18,7 +18,7 @@ class Convolved(NamedTuple):
     """Outputs, and inputs for their other users: so gradients are added up without a pass."""
 
     y: Tensor
-    x: Tensor
+    x: Tensor | None
     measured: "Measured | None" = None
     """Statistics of the outputs, where they cost nothing."""
 

@@ -1,6 +1,7 @@
 """All workers in one pass, layer by layer, with a worker axis in front of every tensor."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -15,7 +16,7 @@ from partavg.engines.fused.program import Program, Uncovered
 from partavg.engines.fused.rows import Rows
 from partavg.engines.model import RowModel
 from partavg.engines.pieces import pieces
-from partavg.kernels.aside import join
+from partavg.kernels.aside import join, side_by_side
 from partavg.kernels.backend import lacks, uses_triton
 from partavg.kernels.launch import rehearsed
 
@@ -81,8 +82,26 @@ class Fused:
         self, params: Tensor, buffers: Tensor, batch: Batch
     ) -> tuple[Tensor, list[tuple[slice, Tensor]]]:
         """The losses and all gradients of all rows."""
+        if len(params) >= 32 and self._compute == torch.bfloat16 and self._program.brief:
+            return self._halves(params, buffers, batch)
         losses, grads = self._differentiate(params, buffers, batch)
         return losses, list(pieces(grads, self._model.params))
+
+    def _halves(
+        self, params: Tensor, buffers: Tensor, batch: Batch
+    ) -> tuple[Tensor, list[tuple[slice, Tensor]]]:
+        """The same, half of the rows beside the others: where one waits, the other goes on."""
+        losses, found = params.new_empty(len(params)), torch.empty_like(params)
+
+        def half(rows: slice) -> None:
+            own = Batch(*(field[rows] for field in batch))
+            losses[rows], grads = self._differentiate(params[rows], buffers[rows], own)
+            torch.cat([grad.reshape(len(grad), -1) for grad in grads], 1, out=found[rows])
+
+        middle = len(params) // 2
+        both = slice(0, middle), slice(middle, len(params))
+        side_by_side([partial(half, rows) for rows in both], self._device)
+        return losses, [(slice(0, params.shape[1]), found)]
 
     def _differentiate(
         self, params: Tensor, buffers: Tensor, batch: Batch

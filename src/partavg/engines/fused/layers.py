@@ -57,6 +57,8 @@ def norm_conv(
     residual: Tensor | None,
     relu: bool,
     measured: Any,
+    *,
+    alone: bool,
 ) -> convolution.Convolved | None:
     """BatchNorm, as above, and the convolution after it in one step; None where there is none."""
     layer, after = layers
@@ -70,7 +72,9 @@ def norm_conv(
 
     assert bias is not None
     running = None if mean is None or var is None else (mean, var)
-    normed = Normed(x, weight, bias, residual, running, layer.eps, layer.momentum, relu, measured)
+    normed = Normed(
+        x, weight, bias, residual, running, layer.eps, layer.momentum, relu, measured, alone
+    )
     return convolution.conv2d_small(normed, kernel, tiling)
 
 

@@ -22,6 +22,8 @@ class Measured(NamedTuple):
     pieces: Tensor
     pixels: int
     """Of one piece; the last may have fewer."""
+    left: list[Any] | None = None
+    """Where the way back may leave its BatchNorm for the convolution before it."""
 
 
 def last(x: Tensor) -> Tensor:
@@ -98,15 +100,37 @@ def normalize(
     momentum: float,
     relu: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """relu(norm(x) + residual), the mean and 1 / deviation [m, c]; updates running statistics."""
-    shape = _Shape(x)
+    """relu(norm(x) + residual), and what `statistics` returns; updates running statistics."""
     y = torch.empty_like(x)
+    return y, *_apply(x, measured, weight, bias, residual, running, eps, momentum, relu, y)
+
+
+def statistics(
+    x: Tensor, measured: Measured, running: Running | None, eps: float, momentum: float
+) -> tuple[Tensor, Tensor]:
+    """The mean and 1 / deviation [m, c] of x; updates running statistics."""
+    return _apply(x, measured, None, None, None, running, eps, momentum, False, None)
+
+
+def _apply(
+    x: Tensor,
+    measured: Measured,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    running: Running | None,
+    eps: float,
+    momentum: float,
+    relu: bool,
+    y: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    shape = _Shape(x)
     mean, rstd = torch.empty(
         (2, len(x), shape.channels), dtype=torch.float32, device=x.device
     ).unbind()
     launch(
         norm_kernels.norm_apply,
-        shape.grid,
+        (1, *shape.grid[1:]) if y is None else shape.grid,
         (
             x,
             measured.pieces,
@@ -116,10 +140,11 @@ def normalize(
             mean,
             rstd,
             *(running or (mean, mean)),
-            y,
+            x if y is None else y,
         ),
         {
             **shape.sizes,
+            "PER": 0 if y is None else shape.per,
             "tiles": measured.pieces.shape[1],
             "OF": measured.pixels,
             "stride": 0 if weight is None else weight.stride(0),
@@ -134,7 +159,7 @@ def normalize(
         RELU=relu,
         **shape.constants,
     )
-    return y, mean, rstd
+    return mean, rstd
 
 
 def gradient(

@@ -6,13 +6,21 @@ import torch
 from torch import Tensor
 
 from partavg.engines.fused import conv_cuda
-from partavg.engines.fused.conv_cuda import Gate, Tiling
+from partavg.engines.fused.conv_cuda import After, Gate, Tiling
 from partavg.engines.fused.conv_triton import images
-from partavg.engines.fused.norm_triton import Measured, Running, gradient, last, measure, normalize
+from partavg.engines.fused.norm_triton import (
+    Measured,
+    Running,
+    gradient,
+    last,
+    measure,
+    normalize,
+    statistics,
+)
 from partavg.kernels.aside import aside, join
 
-Found = tuple[Tensor, Tensor, Tensor, int]
-"""Outputs; inputs, for others to use; the outputs' statistics in pieces; pixels of a piece."""
+Found = tuple[Tensor, Tensor | None, Tensor, int]
+"""Outputs; inputs, if others use them; the outputs' statistics in pieces; pixels of a piece."""
 
 
 class Normed(NamedTuple):
@@ -27,15 +35,18 @@ class Normed(NamedTuple):
     momentum: float
     relu: bool
     measured: Measured | None
+    alone: bool
+    """Whether nothing else needs what comes out."""
 
 
-def conv(x: Tensor | Normed, weight: Tensor, own: Tiling) -> tuple[Tensor, Tensor, Measured]:
+def conv(x: Tensor | Normed, weight: Tensor, own: Tiling) -> tuple[Tensor, Tensor | None, Measured]:
     """Convolve; also return what was convolved, for its other users, and measure the outputs."""
-    if isinstance(x, Normed):
-        y, inputs, *measured = NormConv.apply(*x, weight, own)  # type: ignore[no-untyped-call]
-    else:
+    if not isinstance(x, Normed):
         y, inputs, *measured = Conv.apply(x, weight, own)  # type: ignore[no-untyped-call]
-    return y, inputs, Measured(*measured)
+        return y, inputs, Measured(*measured)
+    left: list[After] | None = [] if conv_cuda.both(own) else None
+    y, inputs, *measured = NormConv.apply(*x, weight, own, left)  # type: ignore[no-untyped-call]
+    return y, inputs, Measured(*measured)._replace(left=left)
 
 
 class Conv(torch.autograd.Function):
@@ -69,7 +80,8 @@ class NormConv(torch.autograd.Function):
     """conv2d of relu(norm(x) + residual); the latter is returned as well, as by `Conv`.
 
     The gradient goes back through the ReLU, and what the norm needs of it is added up, where the
-    convolution's input gradient is written.
+    convolution's input gradient is written. Where x comes from a convolution that can do so, the
+    norm's gradient is left to it, with `through` in its place.
     """
 
     @staticmethod
@@ -84,37 +96,65 @@ class NormConv(torch.autograd.Function):
         momentum: float,
         relu: bool,
         measured: Measured | None,
+        alone: bool,
         weight: Tensor,
         own: Tiling,
+        left: list[After] | None,
     ) -> Found:
         ctx.set_materialize_grads(False)
+        ctx.left, ctx.leave = left, None if measured is None else measured.left
         x = last(x)
         other = None if residual is None else last(residual)
         with aside(weight):
             ahead, back = conv_cuda.pack(weight, own)
-        z, mean, rstd = normalize(
-            x, measured or measure(x), norm_weight, norm_bias, other, running, eps, momentum, relu
-        )
-        join(z.device)
-        y, pieces, pixels = conv_cuda.convolve(z, ahead, own)
+        measured = measured or measure(x)
+        if alone and other is None and left is not None:
+            z, (mean, rstd) = None, statistics(x, measured, running, eps, momentum)
+        else:
+            z, mean, rstd = normalize(
+                x, measured, norm_weight, norm_bias, other, running, eps, momentum, relu
+            )
+        join(x.device)
+        if z is None:
+            gate = Gate(x, None, mean, rstd, norm_weight, norm_bias, added=False, relu=relu)
+            y, pieces, pixels = conv_cuda.convolve(x, ahead, own, gate)
+        else:
+            y, pieces, pixels = conv_cuda.convolve(z, ahead, own)
         ctx.own, ctx.affine = own, (norm_weight, norm_bias)
+        ctx.measured, ctx.eps = measured, eps
         ctx.added, ctx.relu = residual is not None, relu
         ctx.save_for_backward(x, z, mean, rstd, back)
         ctx.mark_non_differentiable(pieces)
-        return y.movedim(-1, 2), z.movedim(-1, 2), pieces, pixels
+        return y.movedim(-1, 2), None if z is None else z.movedim(-1, 2), pieces, pixels
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, added: Tensor | None, *none: Any) -> Any:
         x, z, mean, rstd, back = ctx.saved_tensors
-        grad = last(grad)
-        with aside(grad, z):
-            dweight = conv_cuda.weight_gradient(z, grad, ctx.own)
-        other = None if added is None else last(added)
+        grad, other = last(grad), None if added is None else last(added)
         weight, bias = ctx.affine
         gate = Gate(x, z, mean, rstd, weight, bias, ctx.added, ctx.relu)
-        through, sums = conv_cuda.input_gradient(grad, back, ctx.own, other, gate)[:2]
-        dx, _, *own = gradient(
-            x, None, through, mean, rstd, weight, bias, sums, added=False, relu=False
-        )
+        affine: list[Tensor | None]
+        if ctx.left:
+            through, sums, parts = conv_cuda.both_gradients(
+                grad, ctx.left.pop(), back, ctx.own, other, gate
+            )
+            with aside(parts):
+                dweight = parts[0] if len(parts) == 1 else parts.sum(0)
+        else:
+            if z is None:
+                z, *_ = normalize(x, ctx.measured, weight, bias, None, None, ctx.eps, 0.0, ctx.relu)
+                gate = gate._replace(z=z)
+            with aside(grad, z):
+                dweight = conv_cuda.weight_gradient(z, grad, ctx.own)
+            through, sums = conv_cuda.input_gradient(grad, back, ctx.own, other, gate)[:2]
+        if ctx.leave is not None:
+            ctx.leave.append(After(x, sums, mean, rstd, weight))
+            with aside(sums):
+                total, along = sums.sum(1).unbind(1)
+            dx, affine = through, [along, total]
+        else:
+            dx, _, *affine = gradient(
+                x, None, through, mean, rstd, weight, bias, sums, added=False, relu=False
+            )
         grown = through.movedim(-1, 2) if ctx.added else None
-        return dx.movedim(-1, 2), *own, grown, *[None] * 5, dweight, None
+        return dx.movedim(-1, 2), *affine, grown, *[None] * 6, dweight, None, None

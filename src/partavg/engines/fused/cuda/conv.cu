@@ -1,48 +1,8 @@
 // Convolutions with 3 x 3 taps or one: C channels to K. UP is the input gradient of stride 2, where
 // each pixel of a tile becomes four. SUMS 1 also measures the outputs, for the BatchNorm after it;
 // SUMS 2 is the gradient of what a BatchNorm and a ReLU gave, sent back through the ReLU and added up.
+// NORMED inputs are still to be normalized.
 
-#define SETS (UP ? 4 : 1)              // outputs of a pixel
-#define NT (K / 8 / WN)                // tiles of 8 outputs of a warp
-#define STEPS ((RW - 1) * STRIDE + 3)  // rows that a warp reads
-#define HELD (C == 16)                 // all weights in registers, otherwise in shared memory
-#define GROUPS (STRIPS * (ROWS / RW))  // warps side by side along the pixels
-#define OWN (NT * 2)                   // outputs of a lane, side by side
-#define PLACES (RW * SETS * 2)         // pixels of a lane
-
-// Where a tap reads the rimmed tile, and which of a pixel's outputs it adds to.
-__device__ constexpr int tap_row(int t) { return UP ? (t / 3 == 0 ? 2 : 1) : t / 3; }
-__device__ constexpr int tap_column(int t) { return UP ? (t % 3 == 0 ? 2 : 1) : t % 3; }
-__device__ constexpr int tap_set(int t) { return UP ? (t / 3 != 1) * 2 + (t % 3 != 1) : 0; }
-__device__ constexpr bool uses(int t, int row, int column) {
-  return (TAPS == 9 || t == 4) && tap_column(t) == column && row >= tap_row(t)
-         && (row - tap_row(t)) % STRIDE == 0 && (row - tap_row(t)) / STRIDE < RW;
-}
-__device__ constexpr bool used(int row, int column) {
-  for (int t = 0; t < 9; t++) if (uses(t, row, column)) return true;
-  return false;
-}
-
-#if NT == 4
-union Vector { uint4 whole; u32 both[4]; };
-#else
-union Vector { uint2 whole; u32 both[2]; };
-#endif
-
-__device__ __forceinline__ Vector read(const u16* at) {
-  Vector found;
-  found.whole = ((const Vector*)at)->whole;
-  return found;
-}
-
-// Where the m-th pixel of a lane has its outputs.
-__device__ __forceinline__ size_t place_of(int m, int strip, int first, int top, int lane) {
-  const int p = m % 2 * 8 + lane / 4, set = m / 2 % SETS, row = top + m / 2 / SETS;
-  const int image = first + image_of(strip, p), column = column_of(strip, p);
-  const int pixel = UP ? (image * GH * 2 + 2 * row + set / 2) * GW * 2 + 2 * column + set % 2
-                       : (image * GH + row) * GW + column;
-  return (size_t)pixel * K;
-}
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv(
     const u16* x, const uint4* weight, const u16* added, const u16* before, const u16* after,
@@ -82,6 +42,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv(
       norm[K + k] = factor;
       norm[2 * K + k] = beta[worker * apart + k] - mean[worker * K + k] * factor;
     }
+  if (NORMED)
+    for (int c = threadIdx.x; c < C; c += THREADS) {
+      const float factor = rstd[worker * C + c] * gamma[worker * apart + c];
+      norm[c] = factor;
+      norm[C + c] = beta[worker * apart + c] - mean[worker * C + c] * factor;
+    }
   float total[OWN] = {}, along[OWN] = {};
 
   for (int t = begin; t < end; t++) {
@@ -89,52 +55,36 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv(
     commit();
     wait_all_but_one();
     __syncthreads();
+    if (NORMED) {
+      u16* tile = tiles + (t - begin) % 2 * TILE;
+      float factor[8], shift[8];
+#pragma unroll
+      for (int c = 0; c < 8; c++)
+        factor[c] = norm[threadIdx.x % PARTS * 8 + c], shift[c] = norm[C + threadIdx.x % PARTS * 8 + c];
+      inside(t, count, [&](int at) {
+        Words<4> x = read<4>(tile + at);
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+          x.both[c] = normalized(x.both[c], factor + 2 * c, shift + 2 * c);
+        *(uint4*)(tile + at) = x.whole;
+      });
+      __syncthreads();
+    }
     float sums[RW][SETS][NT][4];
 #pragma unroll
     for (int i = 0; i < RW * SETS * NT * 4; i++) (&sums[0][0][0][0])[i] = 0;
     const int first = t / BANDS * IMAGES, top = t % BANDS * ROWS + row0;
-    Vector other[PLACES], past[PLACES], active[PLACES];
+    Words<NT> other[PLACES], past[PLACES], active[PLACES];
     if (EARLY)  // on their way while the products are computed
 #pragma unroll
       for (int m = 0; m < PLACES; m++) {
         if (first + image_of(strip, m % 2 * 8 + lane / 4) >= count) continue;
         const size_t at = place_of(m, strip, first, top, lane) + side * NT * 8 + lane % 4 * 2 * NT;
-        if (ADD) other[m] = read(added + at);
-        if (SUMS == 2) past[m] = read(before + at);
-        if (SUMS == 2 && RESIDUAL) active[m] = read(after + at);
+        if (ADD) other[m] = read<NT>(added + at);
+        if (SUMS == 2) past[m] = read<NT>(before + at);
+        if (SUMS == 2 && RESIDUAL) active[m] = read<NT>(after + at);
       }
-    const u16* from = tiles + (t - begin) % 2 * TILE + lane / 16 * 8
-        + ((image_of(strip, lane % 16) * RIM + row0 * STRIDE) * SPAN
-           + column_of(strip, lane % 16) * STRIDE) * PITCH;
-#pragma unroll
-    for (int c = 0; c < C / 16; c++)
-#pragma unroll
-      for (int column = 0; column < 3; column++) {
-        uint4 b[9][NT / 2];
-#pragma unroll
-        for (int tap = 0; tap < 9; tap++)
-#pragma unroll
-          for (int n = 0; n < NT / 2; n++)
-            if ((TAPS == 9 || tap == 4) && tap_column(tap) == column)
-              b[tap][n] = HELD ? held[HELD ? tap : 0][n]
-                               : own[((tap * (C / 16) + c) * (K / 16) + side * NT / 2 + n) * 32 + lane];
-#pragma unroll
-        for (int row = 0; row < STEPS; row++) {
-          if (!used(row, column)) continue;
-          u32 a[4];
-          read4(a, from, (row * SPAN + column) * PITCH + c * 16);
-#pragma unroll
-          for (int tap = 0; tap < 9; tap++)
-            if (uses(tap, row, column)) {
-              float (*into)[4] = sums[(row - tap_row(tap)) / STRIDE][tap_set(tap)];
-#pragma unroll
-              for (int n = 0; n < NT / 2; n++) {
-                multiply(into[2 * n], a, b[tap][n].x, b[tap][n].y);
-                multiply(into[2 * n + 1], a, b[tap][n].z, b[tap][n].w);
-              }
-            }
-        }
-      }
+    add_products(sums, tiles + (t - begin) % 2 * TILE, held, own, strip, row0, side, lane);
     __syncthreads();
 
     const int k = side * NT * 8 + lane % 4 * 2 * NT;
@@ -149,11 +99,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv(
         if (first + image_of(strip, m % 2 * 8 + lane / 4) >= count) continue;
         const size_t at = place_of(m, strip, first, top, lane) + k;
         if (!EARLY) {
-          if (ADD) other[m] = read(added + at);
-          if (SUMS == 2) past[m] = read(before + at);
-          if (SUMS == 2 && RESIDUAL) active[m] = read(after + at);
+          if (ADD) other[m] = read<NT>(added + at);
+          if (SUMS == 2) past[m] = read<NT>(before + at);
+          if (SUMS == 2 && RESIDUAL) active[m] = read<NT>(after + at);
         }
-        Vector out;
+        Words<NT> out;
 #pragma unroll
         for (int i = 0; i < NT; i++) {
           float one = sums[m / 2 / SETS][m / 2 % SETS][i][m % 2 * 2];
@@ -174,26 +124,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv(
             along[2 * i + 1] += two * (SUMS == 1 ? two : high(past[m].both[i]) - center[2 * i + 1]);
           }
         }
-        ((Vector*)(y + at))->whole = out.whole;
+        ((Words<NT>*)(y + at))->whole = out.whole;
       }
     }
   }
   if (!SUMS) return;
   float* found = (float*)memory;  // [2][groups][K]
   __syncthreads();
-#pragma unroll
-  for (int i = 0; i < OWN; i++) {
-#pragma unroll
-    for (int across = 4; across < 32; across *= 2) {
-      total[i] += __shfl_xor_sync(0xffffffffu, total[i], across);
-      along[i] += __shfl_xor_sync(0xffffffffu, along[i], across);
-    }
-    if (lane < 4) {
-      const int k = side * NT * 8 + lane * 2 * NT + i;
-      found[group * K + k] = total[i];
-      found[(GROUPS + group) * K + k] = along[i];
-    }
-  }
+  write_sums(found, total, along, side, group, lane);
   __syncthreads();
   partial += ((size_t)worker * gridDim.x + blockIdx.x) * 2 * K;
   for (int k = threadIdx.x; k < K; k += THREADS) {

@@ -38,3 +38,8 @@ __device__ __forceinline__ void commit() { asm volatile("cp.async.commit_group;"
 __device__ __forceinline__ void wait_all_but_one() {
   asm volatile("cp.async.wait_group 1;" ::: "memory");
 }
+// Waits for so many of a block's threads, not for all.
+template <int THREADS_OF_SOME>
+__device__ __forceinline__ void meet() {
+  asm volatile("bar.sync 1, %0;" :: "n"(THREADS_OF_SOME) : "memory");
+}

@@ -1,0 +1,175 @@
+// Runs the CUDA kernels on a CPU, in place of cuda/hopper.cu: every thread of a block is a fiber, and
+// the instructions that a warp executes together wait for all its lanes. Copies to shared memory
+// arrive when they are waited for, not before.
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <tuple>
+#include <ucontext.h>
+#include <utility>
+#include <vector>
+
+#define __device__
+#define __global__
+#define __shared__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+
+typedef unsigned short u16;
+typedef unsigned int u32;
+struct uint2 { u32 x, y; };
+struct alignas(16) uint4 { u32 x, y, z, w; };
+struct Index { int x, y; };
+static uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
+
+uint4 memory[227 * 1024 / 16];  // what a block shares
+static Index threadIdx, blockIdx, gridDim;
+
+struct Copy { u16* to; const u16* from; int bytes; bool inside; };
+struct Meeting { int arrived, turn; };
+struct Fiber {
+  ucontext_t context;
+  std::vector<char> stack;
+  bool done;
+  int calls;                             // of the warp's instructions
+  u32 given[2][8];                       // to the last two of them
+  std::vector<std::vector<Copy>> groups;  // of copies, the last one still open
+};
+static ucontext_t scheduler;
+static std::vector<Fiber> fibers;
+static std::vector<Meeting> warps;
+static Meeting block, some;
+static int current;
+
+static void pause() { swapcontext(&fibers[current].context, &scheduler); }
+static void wait_at(Meeting& at, int expected) {
+  const int turn = at.turn;
+  if (++at.arrived == expected) at.arrived = 0, at.turn++;
+  while (at.turn == turn) pause();
+}
+static void __syncthreads() { wait_at(block, fibers.size()); }
+
+template <int threads>
+static void meet() { wait_at(some, threads); }
+
+// What each of the warp's lanes gives to an instruction, as a table with one row per lane.
+struct Lanes {
+  int first, slot;
+  const u32* operator[](int lane) const { return fibers[first + lane].given[slot]; }
+};
+static Lanes together(const u32* given, int count) {
+  Fiber& own = fibers[current];
+  const int slot = own.calls++ % 2, warp = current / 32;
+  std::memcpy(own.given[slot], given, count * sizeof(u32));
+  wait_at(warps[warp], 32);
+  return {warp * 32, slot};
+}
+static int lane() { return current % 32; }
+
+static float __uint_as_float(u32 bits) { float value; std::memcpy(&value, &bits, 4); return value; }
+static u32 __float_as_uint(float value) { u32 bits; std::memcpy(&bits, &value, 4); return bits; }
+static float __shfl_xor_sync(u32, float value, int across) {
+  const u32 bits = __float_as_uint(value);
+  return __uint_as_float(together(&bits, 1)[lane() ^ across][0]);
+}
+
+static void read_matrices(u32* r, const u16* base, int offset, bool across) {
+  uint64_t address = (uint64_t)(base + offset);
+  u32 halves[2] = {(u32)address, (u32)(address >> 32)};
+  const Lanes rows = together(halves, 2);
+  for (int i = 0; i < 4; i++) {
+    u16 found[2];
+    for (int j = 0; j < 2; j++) {
+      const int row = across ? lane() % 4 * 2 + j : lane() / 4, column = across ? lane() / 4 : lane() % 4 * 2 + j;
+      const u32* half = rows[i * 8 + row];
+      found[j] = ((const u16*)((uint64_t)half[1] << 32 | half[0]))[column];
+    }
+    r[i] = found[0] | (u32)found[1] << 16;
+  }
+}
+static void read4(u32* r, const u16* base, int offset) { read_matrices(r, base, offset, false); }
+static void read4_across(u32* r, const u16* base, int offset) { read_matrices(r, base, offset, true); }
+
+static float half_of(u32 both, int which) { return __uint_as_float(which ? both & 0xffff0000u : both << 16); }
+static void multiply(float* d, const u32* a, u32 b0, u32 b1) {
+  u32 given[6] = {a[0], a[1], a[2], a[3], b0, b1};
+  const Lanes all = together(given, 6);
+  for (int i = 0; i < 4; i++) {
+    const int row = lane() / 4, column = lane() % 4 * 2 + i % 2;
+    for (int k = 0; k < 16; k++) {
+      const u32 left = all[row * 4 + k % 8 / 2][i / 2 + k / 8 * 2];
+      const u32 right = all[column * 4 + k % 8 / 2][4 + k / 8];
+      d[i] += half_of(left, k % 2) * half_of(right, k % 2);
+    }
+  }
+}
+static u32 rounded(float value) {
+  const u32 bits = __float_as_uint(value);
+  return (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+}
+static u32 round2(float low, float high) { return rounded(low) | rounded(high) << 16; }
+
+static void copy(u16* to, const u16* from, int bytes, bool inside) {
+  fibers[current].groups.back().push_back({to, from, bytes, inside});
+}
+static void copy16(u16* to, const u16* from, bool inside) { copy(to, from, 16, inside); }
+static void copy8(u16* to, const u16* from, bool inside) { copy(to, from, 8, inside); }
+static void commit() { fibers[current].groups.emplace_back(); }
+static void wait_all_but_one() {
+  auto& groups = fibers[current].groups;  // the last one is open, the one before it may go on
+  while (groups.size() > 2) {
+    for (const Copy& c : groups.front())
+      c.inside ? std::memcpy(c.to, c.from, c.bytes) : std::memset(c.to, 0, c.bytes);
+    groups.erase(groups.begin());
+  }
+}
+
+template <class... A, size_t... I>
+static void call(void (*kernel)(A...), void** given, std::index_sequence<I...>) {
+  kernel(*(A*)given[I]...);
+}
+static void (*body)(void**);
+static void** arguments;
+static void live() {
+  body(arguments);
+  fibers[current].done = true;
+  pause();
+}
+
+// Runs a kernel for all blocks of a grid, one after another.
+static void on_grid(void (*own)(void**), int across, int down, int threads, void** given) {
+  body = own, arguments = given;
+  gridDim = {across, down};
+  for (int y = 0; y < down; y++)
+    for (int x = 0; x < across; x++) {
+      std::memset(memory, 0xff, sizeof memory);  // what nobody wrote is not a number
+      fibers = std::vector<Fiber>(threads);
+      warps.assign(threads / 32, {0, 0});
+      block = some = {0, 0};
+      for (Fiber& fiber : fibers) {
+        fiber.stack.resize(64 * 1024);
+        fiber.done = false, fiber.calls = 0;
+        fiber.groups.resize(1);
+        getcontext(&fiber.context);
+        fiber.context.uc_stack.ss_sp = fiber.stack.data();
+        fiber.context.uc_stack.ss_size = fiber.stack.size();
+        fiber.context.uc_link = nullptr;
+        makecontext(&fiber.context, live, 0);
+      }
+      for (bool left = true; left;) {
+        left = false;
+        for (current = 0; current < threads; current++) {
+          if (fibers[current].done) continue;
+          left = true;
+          threadIdx = {current, 0};
+          blockIdx = {x, y};
+          swapcontext(&scheduler, &fibers[current].context);
+        }
+      }
+    }
+}
+template <class... A>
+static void unpack(void (*kernel)(A...), void** given) {
+  call(kernel, given, std::index_sequence_for<A...>{});
+}

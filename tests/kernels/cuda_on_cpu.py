@@ -1,0 +1,60 @@
+"""The CUDA kernels, compiled by the C++ compiler of the machine and run on its CPU."""
+
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Callable
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import torch
+
+from partavg.engines.fused.conv_cuda import PARTS
+
+COMPILER = shutil.which("g++") or shutil.which("clang++")
+_RUN = """
+extern "C" void run(int across, int down, int threads, void** given) {
+  on_grid([](void** given) { unpack(%s, given); }, across, down, threads, given);
+}
+"""
+
+
+@cache
+def compiled(name: str, constants: tuple[tuple[str, int], ...], memory: int) -> Callable[..., None]:
+    """Stands in for `conv_cuda._compiled`."""
+    folder = resources.files("partavg.engines.fused") / "cuda"
+    given = "".join(f"#define {key} {int(value)}\n" for key, value in constants)
+    start = Path(__file__).with_name("cuda_on_cpu.h").read_text()
+    kernel = "".join(
+        (folder / f"{part}.cu").read_text() for part in ("common", *PARTS.get(name, ()), name)
+    )
+    where = Path(mkdtemp())
+    (where / "kernel.cpp").write_text(start + given + kernel + _RUN % name)
+    command = [
+        COMPILER,
+        "-O2",
+        "-std=c++17",
+        "-w",
+        "-shared",
+        "-fPIC",
+        "kernel.cpp",
+        "-o",
+        "kernel.so",
+    ]
+    subprocess.run(command, cwd=where, check=True, capture_output=True, text=True)
+    run = ctypes.CDLL(str(where / "kernel.so")).run
+    shutil.rmtree(where)
+
+    def call(grid: Any, block: Any, arguments: list[Any], shared: int) -> None:
+        assert shared == memory
+        values = [
+            ctypes.c_void_p(a.data_ptr()) if isinstance(a, torch.Tensor) else ctypes.c_int(a)
+            for a in arguments
+        ]
+        places = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
+        run(grid[0], grid[1], block[0], places)
+
+    return call
