@@ -103,13 +103,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) back(
       __syncthreads();
       float sums[RW][SETS][NT][4];
 #pragma unroll
-      for (int m = 0; m < PLACES; m++)
-#pragma unroll
-        for (int i = 0; i < NT; i++) {
-          sums[m / 2][0][i][m % 2 * 2] = ADD ? low(other[m].both[i]) : 0;
-          sums[m / 2][0][i][m % 2 * 2 + 1] = ADD ? high(other[m].both[i]) : 0;
-        }
+      for (int i = 0; i < RW * SETS * NT * 4; i++) (&sums[0][0][0][0])[i] = 0;
       add_products(sums, tiles + now * TILE, nullptr, own, strip, row0, side, lane);
+#if NORMED
       Words<NT> found[PLACES];
 #pragma unroll
       for (int i = 0; i < OWN; i += 2) {
@@ -120,6 +116,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) back(
           if (first + image >= count) continue;
           float one = sums[m / 2][0][i / 2][m % 2 * 2], two = sums[m / 2][0][i / 2][m % 2 * 2 + 1];
           const u32 x = past[m].both[i / 2];
+          if (ADD) one += low(other[m].both[i / 2]), two += high(other[m].both[i / 2]);
           if (RELU && NORMED) {
             one = low(x) * own[K] + own[2 * K] > 0 ? one : 0;
             two = high(x) * own[K + 1] + own[2 * K + 1] > 0 ? two : 0;
@@ -142,6 +139,38 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) back(
         const size_t at = place_of(m, strip, first, top, lane) + k;
         ((Words<NT>*)(out + at))->whole = found[m].whole;
       }
+#else
+      float center[OWN], factor[OWN], shift[OWN];
+#pragma unroll
+      for (int i = 0; i < OWN; i++) {
+        center[i] = norm[3 * C + k + i];
+        if (NORMED) factor[i] = norm[3 * C + K + k + i], shift[i] = norm[3 * C + 2 * K + k + i];
+      }
+#pragma unroll
+      for (int m = 0; m < PLACES; m++) {
+        const int p = m % 2 * 8 + lane / 4, image = image_of(strip, p), column = column_of(strip, p);
+        if (first + image >= count) continue;
+        Words<NT> active, found;
+        if (!NORMED)
+          active = read<NT>(others + now * OTHER + ((image * ROWS + row0 + m / 2) * GW + column) * (K + 8) + k);
+#pragma unroll
+        for (int i = 0; i < NT; i++) {
+          float one = sums[m / 2][0][i][m % 2 * 2], two = sums[m / 2][0][i][m % 2 * 2 + 1];
+          const u32 x = past[m].both[i];
+          if (ADD) one += low(other[m].both[i]), two += high(other[m].both[i]);
+          if (RELU) {
+            one = (NORMED ? low(x) * factor[2 * i] + shift[2 * i] : low(active.both[i])) > 0 ? one : 0;
+            two = (NORMED ? high(x) * factor[2 * i + 1] + shift[2 * i + 1] : high(active.both[i])) > 0 ? two : 0;
+          }
+          found.both[i] = round2(one, two);
+          total[2 * i] += one;
+          total[2 * i + 1] += two;
+          along[2 * i] += one * (low(x) - center[2 * i]);
+          along[2 * i + 1] += two * (high(x) - center[2 * i + 1]);
+        }
+        ((Words<NT>*)(out + place_of(m, strip, first, top, lane) + k))->whole = found.whole;
+      }
+#endif
       __syncthreads();
     }
     write_sums((float*)memory, total, along, side, group, lane);
