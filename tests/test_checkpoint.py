@@ -59,6 +59,19 @@ def test_drafts_and_strangers_are_ignored(tmp_path: Path) -> None:
     assert loaded["step"] == 3
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux")
+@pytest.mark.parametrize("size", [1, 10_000_000])
+def test_a_full_disk_is_named_and_nothing_is_left_on_it(tmp_path: Path, size: int) -> None:
+    save(tmp_path, 3)
+    (tmp_path / "draft.tmp").symlink_to("/dev/full")
+    with pytest.raises(
+        OSError, match=r"could be written to .*No space left.*make room"
+    ):
+        checkpoint.save(tmp_path, 4, {"step": 4, "rows": torch.zeros(size)})
+    assert checkpoint.latest_step(tmp_path) == 3
+    assert len(list(tmp_path.iterdir())) == 1
+
+
 def test_saving_the_same_step_again_replaces_it(tmp_path: Path) -> None:
     save(tmp_path, 1)
     save(tmp_path, 2)

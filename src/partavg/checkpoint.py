@@ -21,10 +21,15 @@ def save(folder: Path, step: int, payload: dict[str, Any]) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     draft = folder / "draft.tmp"
-    with draft.open("wb") as file:
-        torch.save(payload, file)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with draft.open("wb") as file:
+            torch.save(payload, file)
+            file.flush()
+            os.fsync(file.fileno())
+    except (OSError, RuntimeError) as error:  # torch may hide the first behind the second
+        draft.unlink(missing_ok=True)
+        reason = getattr(error, "strerror", None) or "the disk may be full"
+        raise OSError(f"no checkpoint could be written to {folder}: {reason}: make room") from error
     target = folder / f"step-{step:09d}-{_digest(draft)}.pt"
     draft.replace(target)
     _sync_folder(folder)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -187,6 +188,26 @@ def test_killed_at_any_moment_a_run_resumes_to_the_same_bits(
         rows = (out / "metrics.jsonl").read_bytes().count(b"\n") if extra else 0
     partavg("run", recipe, *LONG, "--out", "out", "--resume", cwd=tmp_path)
     assert files(out) == whole
+
+
+def test_a_full_disk_ends_a_run_with_the_command_that_goes_on(recipe: Path, tmp_path: Path) -> None:
+    """A process may write files of 100 kB only: as good as a full disk."""
+    resource = pytest.importorskip("resource")
+    command = [*COMMAND, "run", recipe, "--set", "model.hidden=[256]", "--out", "out"]
+    ended = subprocess.run(
+        command,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
+    )
+    assert ended.returncode == 2
+    match = re.fullmatch(
+        r"partavg: no checkpoint could be written to .*: make room; continue with: partavg (.+)\n",
+        ended.stderr,
+    )
+    assert match, ended.stderr
+    assert "accuracy of u_K" in partavg(*shlex.split(match[1]), cwd=tmp_path).stdout
 
 
 def test_ctrl_c_saves_and_prints_the_command_that_goes_on(

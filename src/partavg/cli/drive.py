@@ -72,13 +72,15 @@ def bad_input(team: Team | None = None) -> Iterator[None]:
 
 @contextmanager
 def early_ends(resume: list[str]) -> Iterator[None]:
-    """While a command works, stopping and divergence end it; `resume` continues it."""
+    """While a command works, stopping, divergence and full disks end it; `resume` continues it."""
     try:
         yield
     except Diverged as error:
         fail(str(error), DIVERGED)
     except RankLost as error:
         fail(f"{error}; continue with: {shlex.join(resume)}", LOST, here=error.speaks)
+    except OSError as error:
+        fail(f"{error}; continue with: {shlex.join(resume)}", BAD_INPUT)
     except Stopped:
         fail(f"stopped and saved; continue with: {shlex.join(resume)}", INTERRUPTED)
     except KeyboardInterrupt:

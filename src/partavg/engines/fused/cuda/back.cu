@@ -105,72 +105,40 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) back(
 #pragma unroll
       for (int i = 0; i < RW * SETS * NT * 4; i++) (&sums[0][0][0][0])[i] = 0;
       add_products(sums, tiles + now * TILE, nullptr, own, strip, row0, side, lane);
-#if NORMED
+      const float* at = norm + 3 * C + k;
+      auto finish = [&](int m, int i, u32 z) {  // two of a pixel's gradients, through the ReLU
+        float one = sums[m / 2][0][i][m % 2 * 2], two = sums[m / 2][0][i][m % 2 * 2 + 1];
+        const u32 x = past[m].both[i];
+        if (ADD) one += low(other[m].both[i]), two += high(other[m].both[i]);
+        if (RELU) {
+          one = (NORMED ? low(x) * at[K + 2 * i] + at[2 * K + 2 * i] : low(z)) > 0 ? one : 0;
+          two = (NORMED ? high(x) * at[K + 2 * i + 1] + at[2 * K + 2 * i + 1] : high(z)) > 0 ? two : 0;
+        }
+        total[2 * i] += one;
+        total[2 * i + 1] += two;
+        along[2 * i] += one * (low(x) - at[2 * i]);
+        along[2 * i + 1] += two * (high(x) - at[2 * i + 1]);
+        return round2(one, two);
+      };
+      // In the order that needs fewer registers: with too many, an iteration takes 3 % longer.
       Words<NT> found[PLACES];
 #pragma unroll
-      for (int i = 0; i < OWN; i += 2) {
-        const float* own = norm + 3 * C + k + i;
+      for (int i = 0; NORMED && i < NT; i++)
 #pragma unroll
-        for (int m = 0; m < PLACES; m++) {
-          const int p = m % 2 * 8 + lane / 4, image = image_of(strip, p);
-          if (first + image >= count) continue;
-          float one = sums[m / 2][0][i / 2][m % 2 * 2], two = sums[m / 2][0][i / 2][m % 2 * 2 + 1];
-          const u32 x = past[m].both[i / 2];
-          if (ADD) one += low(other[m].both[i / 2]), two += high(other[m].both[i / 2]);
-          if (RELU && NORMED) {
-            one = low(x) * own[K] + own[2 * K] > 0 ? one : 0;
-            two = high(x) * own[K + 1] + own[2 * K + 1] > 0 ? two : 0;
-          } else if (RELU) {
-            const int pixel = (image * ROWS + row0 + m / 2) * GW + column_of(strip, p);
-            const u32 z = *(const u32*)(others + now * OTHER + pixel * (K + 8) + k + i);
-            one = low(z) > 0 ? one : 0;
-            two = high(z) > 0 ? two : 0;
-          }
-          found[m].both[i / 2] = round2(one, two);
-          total[i] += one;
-          total[i + 1] += two;
-          along[i] += one * (low(x) - own[0]);
-          along[i + 1] += two * (high(x) - own[1]);
-        }
-      }
-#pragma unroll
-      for (int m = 0; m < PLACES; m++) {
-        if (first + image_of(strip, m % 2 * 8 + lane / 4) >= count) continue;
-        const size_t at = place_of(m, strip, first, top, lane) + k;
-        ((Words<NT>*)(out + at))->whole = found[m].whole;
-      }
-#else
-      float center[OWN], factor[OWN], shift[OWN];
-#pragma unroll
-      for (int i = 0; i < OWN; i++) {
-        center[i] = norm[3 * C + k + i];
-        if (NORMED) factor[i] = norm[3 * C + K + k + i], shift[i] = norm[3 * C + 2 * K + k + i];
-      }
+        for (int m = 0; m < PLACES; m++)
+          if (first + image_of(strip, m % 2 * 8 + lane / 4) < count) found[m].both[i] = finish(m, i, 0);
 #pragma unroll
       for (int m = 0; m < PLACES; m++) {
         const int p = m % 2 * 8 + lane / 4, image = image_of(strip, p), column = column_of(strip, p);
         if (first + image >= count) continue;
-        Words<NT> active, found;
-        if (!NORMED)
-          active = read<NT>(others + now * OTHER + ((image * ROWS + row0 + m / 2) * GW + column) * (K + 8) + k);
+        if (!NORMED) {
+          const int pixel = (image * ROWS + row0 + m / 2) * GW + column;
+          const Words<NT> z = read<NT>(others + now * OTHER + pixel * (K + 8) + k);
 #pragma unroll
-        for (int i = 0; i < NT; i++) {
-          float one = sums[m / 2][0][i][m % 2 * 2], two = sums[m / 2][0][i][m % 2 * 2 + 1];
-          const u32 x = past[m].both[i];
-          if (ADD) one += low(other[m].both[i]), two += high(other[m].both[i]);
-          if (RELU) {
-            one = (NORMED ? low(x) * factor[2 * i] + shift[2 * i] : low(active.both[i])) > 0 ? one : 0;
-            two = (NORMED ? high(x) * factor[2 * i + 1] + shift[2 * i + 1] : high(active.both[i])) > 0 ? two : 0;
-          }
-          found.both[i] = round2(one, two);
-          total[2 * i] += one;
-          total[2 * i + 1] += two;
-          along[2 * i] += one * (low(x) - center[2 * i]);
-          along[2 * i + 1] += two * (high(x) - center[2 * i + 1]);
+          for (int i = 0; i < NT; i++) found[m].both[i] = finish(m, i, z.both[i]);
         }
-        ((Words<NT>*)(out + place_of(m, strip, first, top, lane) + k))->whole = found.whole;
+        ((Words<NT>*)(out + place_of(m, strip, first, top, lane) + k))->whole = found[m].whole;
       }
-#endif
       __syncthreads();
     }
     write_sums((float*)memory, total, along, side, group, lane);
