@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from partavg.core.loop import Batch, Engine
-from partavg.engines.fused import Fused, conv_cuda, convolution
+from partavg.engines.fused import Fused, convolution, tiles
 from partavg.engines.looped import Looped
 from partavg.engines.model import RowModel
 from partavg.models import MODELS
@@ -182,10 +182,10 @@ def together(name: str = "resnet20") -> bool:
     exact, *rows = problem(name, torch.float64, 32, 32)
     truth = run(Looped(exact), *rows, 1)[1]
     joined = run(Fused(model, 99, "bf16"), params, buffers, batch, 3)[1]
-    both = conv_cuda.both
-    conv_cuda.both = lambda own: False
+    both = tiles.both
+    tiles.both = lambda own: False
     apart = run(Fused(model, 99, "bf16"), params, buffers, batch, 3)[1]
-    conv_cuda.both = both
+    tiles.both = both
     far_joined, far_apart = far(joined, truth), far(apart, truth)
     good = far_joined <= 1.2 * far_apart
     print(

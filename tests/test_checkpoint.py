@@ -64,9 +64,7 @@ def test_drafts_and_strangers_are_ignored(tmp_path: Path) -> None:
 def test_a_full_disk_is_named_and_nothing_is_left_on_it(tmp_path: Path, size: int) -> None:
     save(tmp_path, 3)
     (tmp_path / "draft.tmp").symlink_to("/dev/full")
-    with pytest.raises(
-        OSError, match=r"could be written to .*No space left.*make room"
-    ):
+    with pytest.raises(OSError, match=r"could be written to .*No space left.*make room"):
         checkpoint.save(tmp_path, 4, {"step": 4, "rows": torch.zeros(size)})
     assert checkpoint.latest_step(tmp_path) == 3
     assert len(list(tmp_path.iterdir())) == 1

@@ -1,11 +1,11 @@
-"""How the work of small convolutions is cut; what they compute only a GPU can show."""
+"""How the work of small convolutions is cut; tests/kernels shows what they compute."""
 
 import pytest
 import torch
 from torch import nn
 
 from partavg.core.layout import Layout
-from partavg.engines.fused import conv_cuda, convolution
+from partavg.engines.fused import conv_cuda, convolution, tiles
 from partavg.engines.fused.program import Program
 from partavg.engines.pieces import pieces
 from partavg.models import MODELS
@@ -14,7 +14,7 @@ from partavg.models import MODELS
 def tiling(inputs: int, outputs: int, size: int, side: int = 3, stride: int = 1, count: int = 4):
     x = torch.empty(2, count, size, size, inputs)
     weight = torch.empty(2, outputs, inputs, side, side)
-    return conv_cuda.tiling(x, weight, stride, (side // 2, side // 2))
+    return tiles.tiling(x, weight, stride, (side // 2, side // 2))
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_the_layers_of_resnet20_are_covered(case) -> None:
         assert cut["memory"] <= 227 * 1024
         assert cut["THREADS"] % 32 == 0
         assert cut["BLOCKS"] * (cut["memory"] + 1024) <= 228 * 1024
-    back = conv_cuda.transposed(own)
+    back = tiles.transposed(own)
     assert (own.K, own.C, int(own.STRIDE == 2)) == (back.C, back.K, back.UP)
 
 

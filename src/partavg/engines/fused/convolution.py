@@ -30,13 +30,13 @@ def tiling(x: Tensor, layer: Any, weight: Tensor, *, back: bool) -> Any:
     """
     if not uses_triton(x):
         return None
-    from partavg.engines.fused import conv_cuda
+    from partavg.engines.fused import conv_cuda, tiles
 
     plain = layer.bias is None and layer.dilation == (1, 1) and layer.groups == 1
     square = layer.stride[0] == layer.stride[1] and not isinstance(layer.padding, str)
     if not (plain and square and conv_cuda.usable(x)):
         return None
-    found = conv_cuda.tiling(x.movedim(2, -1), weight, layer.stride[0], layer.padding)
+    found = tiles.tiling(x.movedim(2, -1), weight, layer.stride[0], layer.padding)
     return None if back and found is not None and found.GIVEN < found.C else found
 
 

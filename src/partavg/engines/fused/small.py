@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from partavg.engines.fused import conv_cuda
-from partavg.engines.fused.conv_cuda import After, Gate, Tiling
+from partavg.engines.fused import conv_cuda, tiles
+from partavg.engines.fused.conv_cuda import After, Gate
 from partavg.engines.fused.conv_triton import images
 from partavg.engines.fused.norm_triton import (
     Measured,
@@ -17,6 +17,7 @@ from partavg.engines.fused.norm_triton import (
     normalize,
     statistics,
 )
+from partavg.engines.fused.tiles import Tiling
 from partavg.kernels.aside import aside, join
 
 Found = tuple[Tensor, Tensor | None, Tensor, int]
@@ -44,7 +45,7 @@ def conv(x: Tensor | Normed, weight: Tensor, own: Tiling) -> tuple[Tensor, Tenso
     if not isinstance(x, Normed):
         y, inputs, *measured = Conv.apply(x, weight, own)  # type: ignore[no-untyped-call]
         return y, inputs, Measured(*measured)
-    left: list[After] | None = [] if conv_cuda.both(own) else None
+    left: list[After] | None = [] if tiles.both(own) else None
     y, inputs, *measured = NormConv.apply(*x, weight, own, left)  # type: ignore[no-untyped-call]
     return y, inputs, Measured(*measured)._replace(left=left)
 
