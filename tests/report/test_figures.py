@@ -1,11 +1,15 @@
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from tests.report.folders import comparison, make
 
 from partavg.cli import main
+from partavg.report import figures
+from partavg.report.charts import Chart, Line
+from partavg.report.curves import Curve
 from partavg.report.figures import write_figures
 from partavg.report.runs import gather, grouped
 
@@ -59,3 +63,13 @@ def test_without_matplotlib_a_sentence_says_how_to_install_it(tmp_path: Path, mo
         "partavg: figures need matplotlib, which is not installed: pip install 'partavg[figures]'\n"
     )
     assert not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("values", "scale"),
+    [((20.0, 1, 1, 1), "log"), ((4.0, 2, 1), "linear"), ((20.0, 1, 0), "linear")],
+)
+def test_one_large_value_does_not_flatten_a_chart(values: tuple[float, ...], scale: str) -> None:
+    curve = Curve(np.arange(len(values)), np.array(values))
+    chart = Chart("loss", "Loss", "", "step", "loss", [Line(0, None, curve)], log=True)
+    assert figures._lines([chart], ["run"]).axes[0].get_yscale() == scale

@@ -83,6 +83,8 @@ def _lines(shown: Sequence[Chart], names: Sequence[str]) -> Any:
             )
         axes.set_xlabel(chart.x_label)
         axes.set_ylabel(chart.y_label)
+        if _flattened(chart):
+            axes.set_yscale("log")
         if len(shown) > 1:
             axes.set_title(chart.title)
         if chart.two:
@@ -90,6 +92,14 @@ def _lines(shown: Sequence[Chart], names: Sequence[str]) -> Any:
     if len({line.group for line in shown[0].lines}) <= _MOST_NAMED:
         panels[0].legend()
     return figure
+
+
+def _flattened(chart: Chart) -> bool:
+    """Whether a few large values leave little of the height to all others."""
+    values = np.concatenate([line.curve.y for line in chart.lines])
+    values = values[np.isfinite(values)]
+    usual = np.median(values) if values.size else np.inf
+    return bool(chart.log and values.max(initial=0) > 10 * usual and values.min(initial=1) > 0)
 
 
 def _heat(maps: Sequence[heat.HeatMap], names: Sequence[str]) -> Any:
