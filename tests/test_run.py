@@ -38,6 +38,15 @@ def outcome(folder: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.parametrize(("final", "kept"), [(True, ["step-000000012"]), (False, [])])
+def test_a_finished_run_keeps_its_last_state_if_asked(
+    tmp_path: Path, final: bool, kept: list[str]
+) -> None:
+    run = tasks.run(tmp_path / "run", checkpoints={"every": 3, "final": final})
+    assert len(list(run)) == 12
+    assert [path.name[:14] for path in run.folder.checkpoints.iterdir()] == kept
+
+
 def test_a_run_folder_holds_everything(tmp_path: Path) -> None:
     run = tasks.run(tmp_path / "run", engine={"name": "auto"})
     finish(run)

@@ -39,6 +39,12 @@ def save(folder: Path, step: int, payload: dict[str, Any]) -> Path:
     return target
 
 
+def keep(folder: Path, count: int) -> None:
+    """Remove all but the newest ones."""
+    for path in _newest_first(folder)[count:]:
+        path.unlink()
+
+
 def load(folder: Path) -> dict[str, Any] | None:
     """The newest checkpoint that is whole, on the CPU; a damaged one is passed over with a warning.
 

@@ -102,9 +102,11 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """Steps between checkpoints; 0 saves only at the start and the end."""
+    """When the state of all workers is saved, and whether that of the end is kept."""
 
     every: Annotated[int, Ge(0)] = 100
+    """Steps between checkpoints; 0 saves only at the start and the end."""
+    final: bool = True
 
 
 @dataclass(frozen=True, slots=True)

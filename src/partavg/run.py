@@ -203,6 +203,7 @@ class Run:
         if self._meter.timings:
             summary["timings"] = {k: round(v, 3) for k, v in self._meter.timings.items()}
         write_json(self.folder.summary_path, summary)
+        checkpoint.keep(self.folder.checkpoints, int(self.config.checkpoints.final))
 
     def _check_finite(self, values: Tensor, what: str, step: int) -> None:
         """Stop if the value of a worker is not finite."""

@@ -63,6 +63,7 @@ def test_reproducing_rows_of_a_table(root: Path, tmp_path: Path) -> None:
     assert "Against the paper: accuracy of u_K in % (scaled to 0.02 of budget and data)" in whole
     assert re.search(r"<td>periodic</td><td>88.78 ± [\d.]+</td><td>[\d.]+ ± ", whole)
     assert "table1/imdb-interval4 partial" in whole
+    assert not list(tmp_path.rglob("step-*.pt")), "large models would fill the disk"
 
 
 def test_a_reproduction_that_was_stopped_goes_on(root: Path, tmp_path: Path) -> None:
