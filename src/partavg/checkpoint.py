@@ -1,5 +1,6 @@
 """Checkpoints: written whole or not at all, named by their checksum, the last two kept."""
 
+import errno
 import hashlib
 import os
 import re
@@ -26,10 +27,13 @@ def save(folder: Path, step: int, payload: dict[str, Any]) -> Path:
             torch.save(payload, file)
             file.flush()
             os.fsync(file.fileno())
-    except (OSError, RuntimeError) as error:  # torch may hide the first behind the second
+    except (OSError, RuntimeError) as error:
         draft.unlink(missing_ok=True)
-        reason = getattr(error, "strerror", None) or "the disk may be full"
-        raise OSError(f"no checkpoint could be written to {folder}: {reason}: make room") from error
+        if isinstance(error, RuntimeError) and "inline_container" not in str(error):
+            raise  # not torch's way to say that a file could not be written
+        code = getattr(error, "errno", None) or errno.ENOSPC
+        sentence = f"no checkpoint could be written to {folder}: {os.strerror(code)}: make room"
+        raise OSError(code, sentence) from error
     target = folder / f"step-{step:09d}-{_digest(draft)}.pt"
     draft.replace(target)
     _sync_folder(folder)

@@ -1,9 +1,12 @@
 // Runs the CUDA kernels on a CPU, in place of cuda/hopper.cu: every thread of a block is a fiber, and
-// the instructions that a warp executes together wait for all its lanes. Copies to shared memory
-// arrive when they are waited for, not before.
+// the instructions that a warp executes together wait for all its lanes. Fibers run in ascending
+// order, and copies to shared memory arrive when they are waited for; or, EARLY_COPIES, in descending
+// order, and they arrive at once: a missing barrier shows in one of the two ways.
 
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <tuple>
 #include <ucontext.h>
@@ -41,10 +44,19 @@ static std::vector<Fiber> fibers;
 static std::vector<Meeting> warps;
 static Meeting block, some;
 static int current;
+static long events;  // that a fiber may have waited for
+
+static void expect(bool good, const char* what) {
+  if (good) return;
+  std::fprintf(stderr, "thread %d of block (%d, %d): %s\n", current, blockIdx.x, blockIdx.y, what);
+  std::abort();
+}
+static bool aligned(const void* at, int bytes) { return (uint64_t)at % bytes == 0; }
 
 static void pause() { swapcontext(&fibers[current].context, &scheduler); }
 static void wait_at(Meeting& at, int expected) {
   const int turn = at.turn;
+  events++;
   if (++at.arrived == expected) at.arrived = 0, at.turn++;
   while (at.turn == turn) pause();
 }
@@ -77,6 +89,7 @@ static float __shfl_xor_sync(u32, float value, int across) {
 static void read_matrices(u32* r, const u16* base, int offset, bool across) {
   uint64_t address = (uint64_t)(base + offset);
   u32 halves[2] = {(u32)address, (u32)(address >> 32)};
+  expect(aligned(base + offset, 16), "a row of a matrix is not aligned");
   const Lanes rows = together(halves, 2);
   for (int i = 0; i < 4; i++) {
     u16 found[2];
@@ -106,12 +119,18 @@ static void multiply(float* d, const u32* a, u32 b0, u32 b1) {
 }
 static u32 rounded(float value) {
   const u32 bits = __float_as_uint(value);
+  if (std::isnan(value)) return 0x7fc0;
   return (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
 }
 static u32 round2(float low, float high) { return rounded(low) | rounded(high) << 16; }
 
+static void arrive(const Copy& c) {
+  c.inside ? std::memcpy(c.to, c.from, c.bytes) : std::memset(c.to, 0, c.bytes);
+}
 static void copy(u16* to, const u16* from, int bytes, bool inside) {
-  fibers[current].groups.back().push_back({to, from, bytes, inside});
+  expect(aligned(to, bytes) && aligned(from, bytes), "a copy is not aligned");
+  const Copy one = {to, from, bytes, inside};
+  EARLY_COPIES ? arrive(one) : fibers[current].groups.back().push_back(one);
 }
 static void copy16(u16* to, const u16* from, bool inside) { copy(to, from, 16, inside); }
 static void copy8(u16* to, const u16* from, bool inside) { copy(to, from, 8, inside); }
@@ -119,8 +138,7 @@ static void commit() { fibers[current].groups.emplace_back(); }
 static void wait_all_but_one() {
   auto& groups = fibers[current].groups;  // the last one is open, the one before it may go on
   while (groups.size() > 2) {
-    for (const Copy& c : groups.front())
-      c.inside ? std::memcpy(c.to, c.from, c.bytes) : std::memset(c.to, 0, c.bytes);
+    for (const Copy& c : groups.front()) arrive(c);
     groups.erase(groups.begin());
   }
 }
@@ -134,11 +152,12 @@ static void** arguments;
 static void live() {
   body(arguments);
   fibers[current].done = true;
+  events++;
   pause();
 }
 
-// Runs a kernel for all blocks of a grid, one after another.
-static void on_grid(void (*own)(void**), int across, int down, int threads, void** given) {
+// Runs a kernel for all blocks of a grid, one after another, with so many bytes of shared memory.
+static void on_grid(void (*own)(void**), int across, int down, int threads, int shared, void** given) {
   body = own, arguments = given;
   gridDim = {across, down};
   for (int y = 0; y < down; y++)
@@ -158,15 +177,20 @@ static void on_grid(void (*own)(void**), int across, int down, int threads, void
         makecontext(&fiber.context, live, 0);
       }
       for (bool left = true; left;) {
+        const long before = events;
         left = false;
-        for (current = 0; current < threads; current++) {
+        for (int i = 0; i < threads; i++) {
+          current = EARLY_COPIES ? threads - 1 - i : i;
           if (fibers[current].done) continue;
           left = true;
           threadIdx = {current, 0};
           blockIdx = {x, y};
           swapcontext(&scheduler, &fibers[current].context);
         }
+        expect(!left || events > before, "all wait for each other");
       }
+      const unsigned char* end = (const unsigned char*)memory;
+      for (size_t i = shared; i < sizeof memory; i++) expect(end[i] == 0xff, "too little shared memory");
     }
 }
 template <class... A>

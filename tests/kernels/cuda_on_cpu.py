@@ -12,27 +12,30 @@ from typing import Any
 
 import torch
 
-from partavg.engines.fused.conv_cuda import PARTS
+from partavg.engines.fused.conv_cuda import SOURCES
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 _RUN = """
-extern "C" void run(int across, int down, int threads, void** given) {
-  on_grid([](void** given) { unpack(%s, given); }, across, down, threads, given);
+extern "C" void run(int across, int down, int threads, int shared, void** given) {
+  on_grid([](void** given) { unpack(%s, given); }, across, down, threads, shared, given);
 }
 """
 
 
 @cache
-def compiled(name: str, constants: tuple[tuple[str, int], ...], memory: int) -> Callable[..., None]:
+def compiled(
+    name: str, constants: tuple[tuple[str, int], ...], memory: int, *, early_copies: bool = False
+) -> Callable[..., None]:
     """Stands in for `conv_cuda._compiled`."""
     folder = resources.files("partavg.engines.fused") / "cuda"
-    given = "".join(f"#define {key} {int(value)}\n" for key, value in constants)
+    given = f"#define EARLY_COPIES {int(early_copies)}\n"
+    given += "".join(f"#define {key} {int(value)}\n" for key, value in constants)
     start = Path(__file__).with_name("cuda_on_cpu.h").read_text()
     kernel = "".join(
-        (folder / f"{part}.cu").read_text() for part in ("common", *PARTS.get(name, ()), name)
+        (folder / f"{part}.cu").read_text() for part in ("common", *SOURCES.get(name, ()), name)
     )
     where = Path(mkdtemp())
-    (where / "kernel.cpp").write_text(start + given + kernel + _RUN % name)
+    (where / "kernel.cpp").write_text(given + start + kernel + _RUN % name)
     command = [
         COMPILER,
         "-O2",
@@ -49,12 +52,11 @@ def compiled(name: str, constants: tuple[tuple[str, int], ...], memory: int) -> 
     shutil.rmtree(where)
 
     def call(grid: Any, block: Any, arguments: list[Any], shared: int) -> None:
-        assert shared == memory
         values = [
             ctypes.c_void_p(a.data_ptr()) if isinstance(a, torch.Tensor) else ctypes.c_int(a)
             for a in arguments
         ]
         places = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
-        run(grid[0], grid[1], block[0], places)
+        run(grid[0], grid[1], block[0], shared, places)
 
     return call

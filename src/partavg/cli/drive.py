@@ -1,5 +1,6 @@
 """Driving runs from the command line: signals, warnings, exit codes."""
 
+import errno
 import os
 import shlex
 import signal
@@ -80,7 +81,9 @@ def early_ends(resume: list[str]) -> Iterator[None]:
     except RankLost as error:
         fail(f"{error}; continue with: {shlex.join(resume)}", LOST, here=error.speaks)
     except OSError as error:
-        fail(f"{error}; continue with: {shlex.join(resume)}", BAD_INPUT)
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        fail(f"{error.strerror}; continue with: {shlex.join(resume)}", BAD_INPUT)
     except Stopped:
         fail(f"stopped and saved; continue with: {shlex.join(resume)}", INTERRUPTED)
     except KeyboardInterrupt:

@@ -17,7 +17,7 @@ from partavg.kernels.backend import roomy
 from partavg.kernels.launch import remembered
 
 _SPLITS = 32  # partial sums that BatchNorm adds up
-PARTS = {"conv": ("pixels",), "weight": ("taps",), "back": ("pixels", "taps")}
+SOURCES = {"conv": ("pixels",), "weight": ("taps",), "back": ("pixels", "taps")}
 """What the kernels are made of, besides what all share."""
 
 
@@ -180,7 +180,7 @@ def _processors(device: torch.device) -> int:
 def _compiled(name: str, constants: Constants, memory: int) -> Any:
     folder = resources.files(__package__) / "cuda"
     given = "".join(f"#define {key} {int(value)}\n" for key, value in constants)
-    parts = "hopper", "common", *PARTS.get(name, ()), name
+    parts = "hopper", "common", *SOURCES.get(name, ()), name
     source = "".join((folder / f"{part}.cu").read_text() for part in parts)
     torch.cuda.synchronize()  # so that a thread of its own knows the device
     kernel = torch.cuda._compile_kernel(given + source, name)

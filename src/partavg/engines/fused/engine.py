@@ -16,7 +16,7 @@ from partavg.engines.fused.program import Program, Uncovered
 from partavg.engines.fused.rows import Rows
 from partavg.engines.model import RowModel
 from partavg.engines.pieces import pieces
-from partavg.kernels.aside import join, side_by_side
+from partavg.kernels.aside import in_order, join, side_by_side
 from partavg.kernels.backend import lacks, uses_triton
 from partavg.kernels.launch import rehearsed
 
@@ -114,9 +114,10 @@ class Fused:
         outputs = pytree.tree_map_only(Tensor, lambda y: y.to(self._model.dtype), outputs)
         losses = self._losses(outputs, batch.targets)
         # Rows do not depend on each other: the gradient of the sum is that of each of them.
-        grads = torch.autograd.grad(
-            losses.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True
-        )
+        with in_order(self._program.repeats):
+            grads = torch.autograd.grad(
+                losses.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True
+            )
         join(self._device)
         if self._ticks is not None:
             buffers += self._ticks

@@ -90,8 +90,12 @@ def conv(layer: Any, rows: Rows, name: str, x: Tensor) -> convolution.Convolved:
 
 
 def _norm(rows: Rows, name: str) -> tuple[Tensor | None, ...]:
+    """Weight, bias, running mean and variance; the kernels take one stride for the first two."""
     keys = ("weight", "bias", "running_mean", "running_var")
-    return tuple(rows.maybe(name, key) for key in keys)
+    weight, bias, *running = (rows.maybe(name, key) for key in keys)
+    if weight is not None and bias is not None and weight.stride(0) != bias.stride(0):
+        weight, bias = weight.contiguous(), bias.contiguous()  # one of them is frozen
+    return weight, bias, *running
 
 
 def _conv_covered(layer: Any) -> bool:

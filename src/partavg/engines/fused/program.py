@@ -88,6 +88,7 @@ class Program:
                 raise Uncovered(problem)
         join_(self._graph, self._layers)
         pool_first_(self._graph, self._layers)
+        self._drop_unused()
         self._convs = self._convs_after_norms()
 
     @property
@@ -99,6 +100,13 @@ class Program:
         """
         few = sum(p.numel() for p in self._layers[""].parameters()) < 1 << 20
         return few and any(isinstance(layer, nn.Conv2d) for layer in self._layers.values())
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a parameter is used more than once: autograd adds its gradients up."""
+        names = [n.args[0] if n.target is joined else str(n.target) for n in self._graph.nodes]
+        found = [id(p) for n in names if n in self._layers for p in self._layers[n].parameters()]
+        return len(found) > len(set(found))
 
     def norms(self) -> Iterator[str]:
         """The names of the BatchNorm layers, each as often as it is called."""
@@ -123,14 +131,12 @@ class Program:
                 values[node], values[node.args[0]], measured[node] = found
             elif node.target is joined:
                 known = measured.get(node.args[1])
-                if known is not None and len(node.args[1].users) > 1:
+                if known is not None and not _once(node.args[1], node):
                     known = known._replace(left=None)
                 conv = self._convs.get(node)
                 both = None if conv is None else self._norm_conv(node, rows, args, known)
                 if conv is None or both is None:
-                    name, x, residual, relu = args
-                    layer = self._layers[name]
-                    values[node] = layers.batch_norm(layer, rows, name, x, residual, relu, known)
+                    values[node] = self._norm(rows, known, *args)
                 else:
                     values[conv], values[node], measured[conv] = both
             else:
@@ -142,8 +148,25 @@ class Program:
         name, x, residual, relu = args
         names = name, str(self._convs[node].target)
         both = self._layers[name], self._layers[names[1]]
+        if residual is not None and residual.shape != x.shape:
+            return None
         alone = len(node.users) == 1
         return layers.norm_conv(both, rows, names, x, residual, relu, known, alone=alone)
+
+    def _norm(
+        self, rows: Rows, known: Any, name: str, x: Tensor, residual: Tensor | None, relu: bool
+    ) -> Tensor:
+        layer = self._layers[name]
+        if residual is None or residual.shape == x.shape:
+            return layers.batch_norm(layer, rows, name, x, residual, relu, known)
+        y = layers.batch_norm(layer, rows, name, x, None, False, known) + residual
+        return F.relu(y) if relu else y
+
+    def _drop_unused(self) -> None:
+        """Convolutions whose outputs nobody uses have no gradient to send back."""
+        for node in reversed(self._graph.nodes):
+            if isinstance(self._layer(node), nn.Conv2d) and not node.users:
+                self._graph.erase_node(node)
 
     def _convs_after_norms(self) -> dict[fx.Node, fx.Node]:
         """The convolutions that use a joined BatchNorm before all its other users."""
@@ -205,6 +228,11 @@ class Program:
         if node.op == "call_module":
             return bool(getattr(self._layers[str(node.target)], "inplace", False))
         return node.target is operator.iadd or bool(node.kwargs.get("inplace"))
+
+
+def _once(node: fx.Node, user: fx.Node) -> bool:
+    """Whether a value is used by this node only, and only once."""
+    return len(node.users) == 1 and sum(arg is node for arg in user.args) == 1
 
 
 def _pure(layer: Any) -> Any:

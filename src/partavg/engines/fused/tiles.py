@@ -108,7 +108,7 @@ class Both(Tiling):
         tiles = 4 * self.tile + 2 * self.pixels * (self.K + 8) * 2
         memory = tiles + weights + 12 * (self.C + self.K)
         cut = {"WN": sides, "RW": each, "SIDE": 16, "HELD": 0, "THREADS": threads}
-        return {**cut, "BLOCKS": 2, "memory": memory}
+        return {**cut, "BLOCKS": min(2, _MOST // (memory + 1024)), "memory": memory}
 
 
 def tiling(x: Tensor, weight: Tensor, stride: int, padding: tuple[int, int]) -> Tiling | None:
