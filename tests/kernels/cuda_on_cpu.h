@@ -1,7 +1,7 @@
 // Runs the CUDA kernels on a CPU, in place of cuda/hopper.cu: every thread of a block is a fiber, and
-// the instructions that a warp executes together wait for all its lanes. Fibers run in ascending
-// order, and copies to shared memory arrive when they are waited for; or, EARLY_COPIES, in descending
-// order, and they arrive at once: a missing barrier shows in one of the two ways.
+// the instructions that a warp executes together wait for all its lanes. Warp after warp runs as far
+// as barriers let it, in ascending order, and copies to shared memory arrive when they are waited for;
+// or, EARLY_COPIES, in descending order, and they arrive at once: so missing barriers show.
 
 #include <cmath>
 #include <cstdint>
@@ -179,13 +179,18 @@ static void on_grid(void (*own)(void**), int across, int down, int threads, int 
       for (bool left = true; left;) {
         const long before = events;
         left = false;
-        for (int i = 0; i < threads; i++) {
-          current = EARLY_COPIES ? threads - 1 - i : i;
-          if (fibers[current].done) continue;
-          left = true;
-          threadIdx = {current, 0};
-          blockIdx = {x, y};
-          swapcontext(&scheduler, &fibers[current].context);
+        for (int i = 0; i < threads / 32; i++) {
+          const int warp = EARLY_COPIES ? threads / 32 - 1 - i : i;
+          for (long seen = -1; seen != events;) {  // as far as it gets without the others
+            seen = events;
+            for (current = warp * 32; current < warp * 32 + 32; current++) {
+              if (fibers[current].done) continue;
+              left = true;
+              threadIdx = {current, 0};
+              blockIdx = {x, y};
+              swapcontext(&scheduler, &fibers[current].context);
+            }
+          }
         }
         expect(!left || events > before, "all wait for each other");
       }
