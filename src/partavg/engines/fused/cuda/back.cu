@@ -34,8 +34,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) back(
   u16* tiles = (u16*)memory;
   u16* after = tiles + 2 * TILE;
   u16* others = after + 2 * TILE;
-  uint4* own = (uint4*)(others + 2 * OTHER);
-  float* norm = (float*)(own + 9 * C * K / 8);  // [3][C] for the BatchNorm after, [3][K] for the one before
+  uint4* packed = (uint4*)(others + 2 * OTHER);
+  float* norm = (float*)(packed + 9 * C * K / 8);  // [3][C] for the BatchNorm after, [3][K] for the one before
   const int lane = threadIdx.x % 32, worker = blockIdx.y;
   const bool inputs = threadIdx.x < FIRST;
   const int warp = inputs ? threadIdx.x / 32 : (threadIdx.x - FIRST) / 32;
@@ -48,10 +48,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) back(
 
   clear(memory);
   for (int i = threadIdx.x; i < 9 * C * K / 8; i += THREADS)
-    copy16((u16*)(own + i), (const u16*)(weight + i), true);
-  load_rimmed(tiles, grad, begin, count);
-  load_rimmed(after, outputs, begin, count);
-  load_pixels(others, z, begin, count);
+    copy16((u16*)(packed + i), (const u16*)(weight + i), true);
+  auto load = [&](int place, int t) {
+    load_rimmed(tiles + place * TILE, grad, t, count);
+    load_rimmed(after + place * TILE, outputs, t, count);
+    load_pixels(others + place * OTHER, z, t, count);
+  };
+  load(0, begin);
   commit();
   const float pixels = count * GH * GW;
   sums_after += (size_t)worker * pieces * 2 * C;
@@ -82,11 +85,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) back(
     float total[OWN] = {}, along[OWN] = {};
     for (int t = begin; t < end; t++) {
       const int now = (t - begin) % 2;
-      if (t + 1 < end) {
-        load_rimmed(tiles + (1 - now) * TILE, grad, t + 1, count);
-        load_rimmed(after + (1 - now) * TILE, outputs, t + 1, count);
-        load_pixels(others + (1 - now) * OTHER, z, t + 1, count);
-      }
+      if (t + 1 < end) load(1 - now, t + 1);
       commit();
       const int first = t / BANDS * IMAGES, top = t % BANDS * ROWS + row0, k = side * NT * 8 + lane % 4 * OWN;
       Words<NT> other[PLACES], past[PLACES];
@@ -104,20 +103,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) back(
       float sums[RW][SETS][NT][4];
 #pragma unroll
       for (int i = 0; i < RW * SETS * NT * 4; i++) (&sums[0][0][0][0])[i] = 0;
-      add_products(sums, tiles + now * TILE, nullptr, own, strip, row0, side, lane);
-      const float* at = norm + 3 * C + k;
-      auto finish = [&](int m, int i, u32 z) {  // two of a pixel's gradients, through the ReLU
-        float one = sums[m / 2][0][i][m % 2 * 2], two = sums[m / 2][0][i][m % 2 * 2 + 1];
+      add_products(sums, tiles + now * TILE, nullptr, packed, strip, row0, side, lane);
+      auto finish = [&](int m, int i, u32 active) {  // two of a pixel's gradients, through the ReLU
+        const float* own = norm + 3 * C + k + 2 * i;
         const u32 x = past[m].both[i];
+        float one = sums[m / 2][0][i][m % 2 * 2], two = sums[m / 2][0][i][m % 2 * 2 + 1];
         if (ADD) one += low(other[m].both[i]), two += high(other[m].both[i]);
         if (RELU) {
-          one = (NORMED ? low(x) * at[K + 2 * i] + at[2 * K + 2 * i] : low(z)) > 0 ? one : 0;
-          two = (NORMED ? high(x) * at[K + 2 * i + 1] + at[2 * K + 2 * i + 1] : high(z)) > 0 ? two : 0;
+          one = (NORMED ? low(x) * own[K] + own[2 * K] : low(active)) > 0 ? one : 0;
+          two = (NORMED ? high(x) * own[K + 1] + own[2 * K + 1] : high(active)) > 0 ? two : 0;
         }
         total[2 * i] += one;
         total[2 * i + 1] += two;
-        along[2 * i] += one * (low(x) - at[2 * i]);
-        along[2 * i + 1] += two * (high(x) - at[2 * i + 1]);
+        along[2 * i] += one * (low(x) - own[0]);
+        along[2 * i + 1] += two * (high(x) - own[1]);
         return round2(one, two);
       };
       // In the order that needs fewer registers: with too many, an iteration takes 3 % longer.
@@ -133,9 +132,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) back(
         if (first + image >= count) continue;
         if (!NORMED) {
           const int pixel = (image * ROWS + row0 + m / 2) * GW + column;
-          const Words<NT> z = read<NT>(others + now * OTHER + pixel * (K + 8) + k);
+          const Words<NT> active = read<NT>(others + now * OTHER + pixel * (K + 8) + k);
 #pragma unroll
-          for (int i = 0; i < NT; i++) found[m].both[i] = finish(m, i, z.both[i]);
+          for (int i = 0; i < NT; i++) found[m].both[i] = finish(m, i, active.both[i]);
         }
         ((Words<NT>*)(out + place_of(m, strip, first, top, lane) + k))->whole = found[m].whole;
       }
@@ -148,11 +147,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) back(
     const float* own = norm + 3 * C + K + input + lane / 4;
     for (int t = begin; t < end; t++) {
       const int now = (t - begin) % 2;
-      if (t + 1 < end) {
-        load_rimmed(tiles + (1 - now) * TILE, grad, t + 1, count);
-        load_rimmed(after + (1 - now) * TILE, outputs, t + 1, count);
-        load_pixels(others + (1 - now) * OTHER, z, t + 1, count);
-      }
+      if (t + 1 < end) load(1 - now, t + 1);
       commit();
       wait_all_but_one();
       __syncthreads();

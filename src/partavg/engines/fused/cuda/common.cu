@@ -30,11 +30,11 @@ __device__ __forceinline__ void load_rimmed(u16* tile, const u16* x, int t, int 
   for (int i = threadIdx.x; i < IMAGES * RIM * GW * STRIDE * PARTS; i += THREADS) {
     const int part = i % PARTS, column = i / PARTS % (GW * STRIDE), line = i / (GW * STRIDE * PARTS);
     const int row = top + (IMAGES > 1 ? line % RIM : line), image = first + (IMAGES > 1 ? line / RIM : 0);
-    const bool inside = row >= 0 && row < GH * STRIDE && image < count;
+    const bool real = row >= 0 && row < GH * STRIDE && image < count;
     const u16* from = x + ((image * GH * STRIDE + row) * GW * STRIDE + column) * GIVEN + part * 8;
     u16* to = tile + (line * SPAN + column + 1) * PITCH + part * 8;
-    if (GIVEN < 8) copy8(to, inside ? from : x, inside);
-    else copy16(to, inside ? from : x, inside);
+    if (GIVEN < 8) copy8(to, real ? from : x, real);
+    else copy16(to, real ? from : x, real);
   }
 }
 
@@ -43,8 +43,8 @@ __device__ __forceinline__ void load_pixels(u16* to, const u16* x, int t, int co
   const int begin = t * PIXELS * (K / 8), end = count * GH * GW * (K / 8);
 #pragma unroll 4
   for (int i = threadIdx.x; i < PIXELS * (K / 8); i += THREADS) {
-    const bool inside = begin + i < end;
-    copy16(to + i / (K / 8) * (K + 8) + i % (K / 8) * 8, inside ? x + (begin + i) * 8 : x, inside);
+    const bool real = begin + i < end;
+    copy16(to + i / (K / 8) * (K + 8) + i % (K / 8) * 8, real ? x + (begin + i) * 8 : x, real);
   }
 }
 

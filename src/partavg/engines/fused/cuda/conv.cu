@@ -1,8 +1,6 @@
-// Convolutions with 3 x 3 taps or one: C channels to K. UP is the input gradient of stride 2, where
-// each pixel of a tile becomes four. SUMS 1 also measures the outputs, for the BatchNorm after it;
-// SUMS 2 is the gradient of what a BatchNorm and a ReLU gave, sent back through the ReLU and added up.
-// NORMED inputs are still to be normalized.
-
+// Convolutions with 3 x 3 taps or one: C channels to K. SUMS 1 also measures the outputs, for the
+// BatchNorm after it; SUMS 2 is the gradient of what a BatchNorm and a ReLU gave, sent back through the
+// ReLU and added up. NORMED inputs are still to be normalized.
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) conv(
     const u16* x, const uint4* weight, const u16* added, const u16* before, const u16* after,
