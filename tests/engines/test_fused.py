@@ -133,6 +133,25 @@ def test_half_of_the_workers_beside_the_others(name: str) -> None:
     torch.testing.assert_close(*found)
 
 
+def test_parameters_that_are_used_twice_are_noticed() -> None:
+    class Twice(nn.Module):
+        def __init__(self, how: str) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 3)
+            self.how = how
+            if how == "tied":
+                self.b.weight = self.a.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.b(self.a(x))
+            if self.how == "again":
+                return self.a(x)
+            return x + self.a.weight.sum() if self.how == "alone" else x
+
+    found = {how: Program(Twice(how)).repeats for how in ("once", "again", "tied", "alone")}
+    assert found == {"once": False, "again": True, "tied": True, "alone": True}
+
+
 def test_networks_whose_kernels_end_soon() -> None:
     names = ("cnn", "mlp", "resnet20", "wrn16_8")
     assert [n for n in names if Program(MODELS[n]((3, 32, 32), 10)).brief] == ["resnet20"]

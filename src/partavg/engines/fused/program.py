@@ -104,8 +104,7 @@ class Program:
     @property
     def repeats(self) -> bool:
         """Whether a parameter is used more than once: autograd adds its gradients up."""
-        names = [n.args[0] if n.target is joined else str(n.target) for n in self._graph.nodes]
-        found = [id(p) for n in names if n in self._layers for p in self._layers[n].parameters()]
+        found = [id(tensor) for node in self._graph.nodes for tensor in self._tensors(node)]
         return len(found) > len(set(found))
 
     def norms(self) -> Iterator[str]:
@@ -220,6 +219,14 @@ class Program:
         if self._in_place(node) and len(node.all_input_nodes[0].users) > 1:
             return f"{what} changes a value in place that is used elsewhere, too"
         return None
+
+    def _tensors(self, node: fx.Node) -> list[Tensor]:
+        """The parameters that a node uses; or a buffer."""
+        if node.op == "get_attr":
+            owner, _, name = str(node.target).rpartition(".")
+            return [getattr(self._layers[owner], name)]
+        layer = self._layers.get(str(node.args[0] if node.target is joined else node.target))
+        return [] if layer is None else list(layer.parameters())
 
     def _layer(self, node: fx.Node) -> nn.Module | None:
         return self._layers[str(node.target)] if node.op == "call_module" else None
