@@ -14,7 +14,7 @@ from partavg.engines.fused.precision import compute_dtype, resolve
 from partavg.engines.fused.program import Program
 from partavg.engines.looped import Looped
 from partavg.engines.model import RowModel
-from partavg.models import MODELS, mlp, resnet20, vgg, wide_resnet
+from partavg.models import MODELS, mlp, vgg, wide_resnet
 
 CPU = torch.device("cpu")
 SMALL = {
@@ -67,11 +67,17 @@ def frozen() -> nn.Module:
     return model.append(nn.Linear(144, 3))
 
 
+def grouped() -> nn.Module:
+    first, second = (nn.Sequential(nn.GroupNorm(4, 8), nn.ReLU()) for _ in range(2))
+    convs = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3)
+    return nn.Sequential(convs[0], first, convs[1], second, nn.Flatten(), nn.Linear(288, 3))
+
+
 OWN = {
     "shortcut": (Shortcut, (3, 8, 8)),
     "pair": (Pair, (6,)),
     "frozen": (frozen, (3, 8, 8)),
-    "groups": (lambda: resnet20((3, 8, 8), 3, norm_groups=4), (3, 8, 8)),
+    "groups": (grouped, (3, 8, 8)),
     "norms": (lambda: mlp((192,), 3, batch_norm=True, dropout=0.5), (3, 8, 8)),
 }
 

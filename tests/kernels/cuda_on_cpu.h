@@ -1,7 +1,7 @@
 // Runs the CUDA kernels on a CPU, in place of cuda/hopper.cu: every thread of a block is a fiber, and
 // the instructions that a warp executes together wait for all its lanes. Warp after warp runs as far
 // as barriers let it, in ascending order, and copies to shared memory arrive when they are waited for;
-// or, EARLY_COPIES, in descending order, and they arrive at once: so missing barriers show.
+// or, with early_copies, in descending order, and they arrive at once: so missing barriers show.
 
 #include <cmath>
 #include <cstdint>
@@ -45,6 +45,7 @@ static std::vector<Meeting> warps;
 static Meeting block, some;
 static int current;
 static long events;  // that a fiber may have waited for
+static bool early_copies;
 
 static void expect(bool good, const char* what) {
   if (good) return;
@@ -130,7 +131,7 @@ static void arrive(const Copy& c) {
 static void copy(u16* to, const u16* from, int bytes, bool inside) {
   expect(aligned(to, bytes) && aligned(from, bytes), "a copy is not aligned");
   const Copy one = {to, from, bytes, inside};
-  EARLY_COPIES ? arrive(one) : fibers[current].groups.back().push_back(one);
+  early_copies ? arrive(one) : fibers[current].groups.back().push_back(one);
 }
 static void copy16(u16* to, const u16* from, bool inside) { copy(to, from, 16, inside); }
 static void copy8(u16* to, const u16* from, bool inside) { copy(to, from, 8, inside); }
@@ -180,7 +181,7 @@ static void on_grid(void (*own)(void**), int across, int down, int threads, int 
         const long before = events;
         left = false;
         for (int i = 0; i < threads / 32; i++) {
-          const int warp = EARLY_COPIES ? threads / 32 - 1 - i : i;
+          const int warp = early_copies ? threads / 32 - 1 - i : i;
           for (long seen = -1; seen != events;) {  // as far as it gets without the others
             seen = events;
             for (current = warp * 32; current < warp * 32 + 32; current++) {

@@ -16,40 +16,18 @@ from partavg.engines.fused.conv_cuda import SOURCES
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 _RUN = """
-extern "C" void run(int across, int down, int threads, int shared, void** given) {
+extern "C" void run(int across, int down, int threads, int shared, bool early, void** given) {
+  early_copies = early;
   on_grid([](void** given) { unpack(%s, given); }, across, down, threads, shared, given);
 }
 """
 
 
-@cache
 def compiled(
     name: str, constants: tuple[tuple[str, int], ...], memory: int, *, early_copies: bool = False
 ) -> Callable[..., None]:
     """Stands in for `conv_cuda._compiled`."""
-    folder = resources.files("partavg.engines.fused") / "cuda"
-    given = f"#define EARLY_COPIES {int(early_copies)}\n"
-    given += "".join(f"#define {key} {int(value)}\n" for key, value in constants)
-    start = Path(__file__).with_name("cuda_on_cpu.h").read_text()
-    kernel = "".join(
-        (folder / f"{part}.cu").read_text() for part in ("common", *SOURCES.get(name, ()), name)
-    )
-    where = Path(mkdtemp())
-    (where / "kernel.cpp").write_text(given + start + kernel + _RUN % name)
-    command = [
-        COMPILER,
-        "-O2",
-        "-std=c++17",
-        "-w",
-        "-shared",
-        "-fPIC",
-        "kernel.cpp",
-        "-o",
-        "kernel.so",
-    ]
-    subprocess.run(command, cwd=where, check=True, capture_output=True, text=True)
-    run = ctypes.CDLL(str(where / "kernel.so")).run
-    shutil.rmtree(where)
+    run = _built(name, constants)
 
     def call(grid: Any, block: Any, arguments: list[Any], shared: int) -> None:
         values = [
@@ -57,6 +35,24 @@ def compiled(
             for a in arguments
         ]
         places = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
-        run(grid[0], grid[1], block[0], shared, places)
+        run(*grid[:2], block[0], shared, early_copies, places)
 
     return call
+
+
+@cache
+def _built(name: str, constants: tuple[tuple[str, int], ...]) -> Any:
+    folder = resources.files("partavg.engines.fused") / "cuda"
+    given = "".join(f"#define {key} {int(value)}\n" for key, value in constants)
+    start = Path(__file__).with_name("cuda_on_cpu.h").read_text()
+    kernel = "".join(
+        (folder / f"{part}.cu").read_text() for part in ("common", *SOURCES.get(name, ()), name)
+    )
+    where = Path(mkdtemp())
+    (where / "kernel.cpp").write_text(start + given + kernel + _RUN % name)
+    options = ["-O1", "-std=c++17", "-w", "-shared", "-fPIC", "kernel.cpp", "-o", "kernel.so"]
+    subprocess.run([COMPILER, *options], cwd=where, check=True, capture_output=True, text=True)
+    run = ctypes.CDLL(str(where / "kernel.so")).run
+    run.argtypes = [*[ctypes.c_int] * 4, ctypes.c_bool, ctypes.c_void_p]
+    shutil.rmtree(where)
+    return run
