@@ -18,7 +18,7 @@ pytest.importorskip("triton")
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs TRITON_INTERPRET=1 or a GPU", allow_module_level=True)
 
-from partavg.engines.fused import wide
+from partavg.engines.fused import norm_triton, wide
 from partavg.engines.fused.conv_triton import images
 from partavg.engines.fused.pool import pool
 from partavg.kernels import sums
@@ -48,6 +48,21 @@ def test_rows_without_columns() -> None:
 def test_squared_distances() -> None:
     rows, center = torch.randn(5, 2500)[:, 7:], torch.randn(2493)
     torch.testing.assert_close(sums.squares(rows, center), (rows - center).square().sum(0))
+
+
+def test_statistics_alone_are_those_of_normalizing() -> None:
+    x, weight, bias = torch.randn(2, 3, 8, 8, 16), torch.rand(2, 16), torch.randn(2, 16)
+    y = torch.empty_like(x)
+    found = []
+    for into in (y, None):
+        running = torch.zeros(2, 16), torch.ones(2, 16)
+        measured = norm_triton.measure(x)
+        own = norm_triton.normalize(x, measured, weight, bias, None, running, 1e-5, 0.1, True, into)
+        found.append(torch.stack([*own, *running]))
+    assert torch.equal(*found)
+    expected = torch.stack([F.batch_norm(a.movedim(-1, 1), None, None, w, b, True).relu()
+                            for a, w, b in zip(x, weight, bias, strict=True)])  # fmt: skip
+    torch.testing.assert_close(y, expected.movedim(2, -1))
 
 
 def test_rows_in_another_precision() -> None:

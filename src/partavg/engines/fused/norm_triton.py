@@ -49,8 +49,9 @@ class Norm(torch.autograd.Function):
     ) -> Tensor:
         x = last(x)
         residual = None if residual is None else last(residual)
-        y, mean, rstd = normalize(
-            x, measured or measure(x), weight, bias, residual, running, eps, momentum, relu
+        y = torch.empty_like(x)
+        mean, rstd = normalize(
+            x, measured or measure(x), weight, bias, residual, running, eps, momentum, relu, y
         )
         ctx.save_for_backward(x, y if relu and residual is not None else None, mean, rstd)
         ctx.affine = weight, bias
@@ -99,31 +100,12 @@ def normalize(
     eps: float,
     momentum: float,
     relu: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """relu(norm(x) + residual), and what `statistics` returns; updates running statistics."""
-    y = torch.empty_like(x)
-    return y, *_apply(x, measured, weight, bias, residual, running, eps, momentum, relu, y)
-
-
-def statistics(
-    x: Tensor, measured: Measured, running: Running | None, eps: float, momentum: float
-) -> tuple[Tensor, Tensor]:
-    """The mean and 1 / deviation [m, c] of x; updates running statistics."""
-    return _apply(x, measured, None, None, None, running, eps, momentum, False, None)
-
-
-def _apply(
-    x: Tensor,
-    measured: Measured,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    residual: Tensor | None,
-    running: Running | None,
-    eps: float,
-    momentum: float,
-    relu: bool,
     y: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
+    """The mean and 1 / deviation [m, c] of x; updates running statistics.
+
+    Writes relu(norm(x) + residual) to y, where there is one.
+    """
     shape = _Shape(x)
     mean, rstd = torch.empty(
         (2, len(x), shape.channels), dtype=torch.float32, device=x.device

@@ -8,15 +8,7 @@ from torch import Tensor
 from partavg.engines.fused import conv_cuda, tiles
 from partavg.engines.fused.conv_cuda import After, Gate
 from partavg.engines.fused.conv_triton import images
-from partavg.engines.fused.norm_triton import (
-    Measured,
-    Running,
-    gradient,
-    last,
-    measure,
-    normalize,
-    statistics,
-)
+from partavg.engines.fused.norm_triton import Measured, Running, gradient, last, measure, normalize
 from partavg.engines.fused.tiles import Tiling
 from partavg.kernels.aside import aside, join
 
@@ -109,12 +101,10 @@ class NormConv(torch.autograd.Function):
         with aside(weight):
             ahead, back = conv_cuda.pack(weight, own)
         measured = measured or measure(x)
-        if alone and other is None and left is not None:
-            z, (mean, rstd) = None, statistics(x, measured, running, eps, momentum)
-        else:
-            z, mean, rstd = normalize(
-                x, measured, norm_weight, norm_bias, other, running, eps, momentum, relu
-            )
+        z = None if alone and other is None and left is not None else torch.empty_like(x)
+        mean, rstd = normalize(
+            x, measured, norm_weight, norm_bias, other, running, eps, momentum, relu, z
+        )
         join(x.device)
         if z is None:
             gate = Gate(x, None, mean, rstd, norm_weight, norm_bias, added=False, relu=relu)
@@ -143,7 +133,8 @@ class NormConv(torch.autograd.Function):
                 dweight = parts[0] if len(parts) == 1 else parts.sum(0)
         else:
             if z is None:
-                z, *_ = normalize(x, ctx.measured, weight, bias, None, None, ctx.eps, 0.0, ctx.relu)
+                z = torch.empty_like(x)
+                normalize(x, ctx.measured, weight, bias, None, None, ctx.eps, 0.0, ctx.relu, z)
                 gate = gate._replace(z=z)
             with aside(grad, z):
                 dweight = conv_cuda.weight_gradient(z, grad, ctx.own)
