@@ -47,6 +47,15 @@ def test_a_finished_run_keeps_its_last_state_if_asked(
     assert [path.name[:14] for path in run.folder.checkpoints.iterdir()] == kept
 
 
+def test_without_checkpoints_none_is_ever_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "save", lambda *_: pytest.fail("a checkpoint was written"))
+    run = tasks.run(tmp_path / "run", checkpoints={"every": 0, "final": False})
+    assert len(list(run)) == 12
+    assert run.folder.summary()["steps"] == 12
+
+
 def test_a_run_folder_holds_everything(tmp_path: Path) -> None:
     run = tasks.run(tmp_path / "run", engine={"name": "auto"})
     finish(run)

@@ -105,7 +105,7 @@ class Checkpoints:
     """When the state of all workers is saved, and whether that of the end is kept."""
 
     every: Annotated[int, Ge(0)] = 100
-    """Steps between checkpoints; 0 saves only at the start and the end."""
+    """Steps between checkpoints, the first before any step; 0 only when stopped and at the end."""
     final: bool = True
 
 

@@ -88,8 +88,8 @@ class Run:
         """Train to the end; yield the metrics of each step. Stop between rows to `save`."""
         began = perf_counter() - self._seconds
         with self._open_metrics() as self._metrics, self._open_scalars() as self._scalars:
-            if self.step == 0:
-                self.save()
+            if self.step == 0 and self.config.checkpoints.every:
+                self.save()  # if there is no room for checkpoints, say so now
             for record in self._simulation.train(self.steps, self._meter.watch):
                 self._late.append((record, self._meter.measure(record)))
                 self._receive(self.lag if record.step < self.steps else 0)
@@ -106,8 +106,7 @@ class Run:
 
     def save(self) -> None:
         """Write a checkpoint of the present step."""
-        self._receive()
-        self._check_finite(self._simulation.largest(), "a parameter", self.step)
+        self._settle()
         workers = self._simulation.state()
         if self._writes:
             checkpoint.save(
@@ -120,6 +119,11 @@ class Run:
                     "timings": dict(self._meter.timings),
                 },
             )
+
+    def _settle(self) -> None:
+        """Write the rows of all steps so far; stop if a model is not finite."""
+        self._receive()
+        self._check_finite(self._simulation.largest(), "a parameter", self.step)
 
     def _write_start(self, resuming: bool, data: Dataset) -> None:
         if not resuming:
@@ -182,7 +186,10 @@ class Run:
 
     def _finish(self) -> None:
         """Save the last step, the averaged model and the summary; the summary marks the end."""
-        self.save()
+        if self.config.checkpoints.final:
+            self.save()
+        else:
+            self._settle()
         model = self._simulation.consensus().cpu()
         train_loss = self._meter.train_loss()
         if not self._writes:
