@@ -64,6 +64,8 @@ class Row:
         if len(partial.measured) != len(periodic.measured):
             return f"{reported:+.2f} / –, not all seeds finished"
         measured = mean(partial.measured) - mean(periodic.measured)
+        if abs(measured) < 0.005:
+            return f"{reported:+.2f} / 0.00"
         agrees = "same sign" if reported * measured > 0 else "other sign"
         return f"{reported:+.2f} / {measured:+.2f}, {agrees}"
 
@@ -101,15 +103,15 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
     """Write every finished cell: recipe, scheme, reported and measured accuracy in %."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    table.writerow(
-        ("recipe", "scheme", "reported", "reported_deviation", "measured", "seeds", "scale")
-    )
+    numbers = ("reported", "reported_deviation", "measured", "measured_deviation")
+    table.writerow(("recipe", "scheme", *numbers, "seeds", "scale"))
     for row in rows:
         scale = row.entries[0].config.training.scale
         for cell in row.cells():
             if cell.measured:
                 reported = cell.reported or ("", "")
-                measured = f"{mean(cell.measured):.4f}"
                 seeds = len(cell.measured)
-                table.writerow((row.recipe.name, cell.scheme, *reported, measured, seeds, scale))
+                deviation = f"{stdev(cell.measured):.4f}" if seeds > 1 else ""
+                measured = (f"{mean(cell.measured):.4f}", deviation)
+                table.writerow((row.recipe.name, cell.scheme, *reported, *measured, seeds, scale))
     write_text(path, text.getvalue())
