@@ -11,9 +11,13 @@ READY := $(VENV)/ready
 demo: $(READY)
 	$(BIN)/partavg compare
 
+# Coverage slows Python down, so only the tests of the mathematics are measured.
+MATHEMATICS := core solvers
+
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --cov=src/partavg/core --cov=src/partavg/solvers --cov-branch \
-		--cov-report= --cov-fail-under=95
+	$(BIN)/python -m pytest -n 2 $(MATHEMATICS:%=tests/%) $(MATHEMATICS:%=--cov=src/partavg/%) \
+		--cov-branch --cov-report= --cov-fail-under=95
+	$(BIN)/python -m pytest -n 2 $(MATHEMATICS:%=--ignore=tests/%)
 
 check: $(READY)
 	$(BIN)/ruff format --check .
@@ -29,7 +33,7 @@ setup: $(READY)
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("partavg needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs,flower-simulation]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev,docs,flower-simulation]'
 	touch $(READY)
 
 clean:

@@ -56,6 +56,8 @@ def test_every_recipe_runs(name: str, tmp_path: Path) -> None:
     """All schemes, the real model and settings; two workers, small made data, two steps."""
     small = ["training.workers=2", "training.batch=2", "training.steps=2", "engine.name=looped"]
     small += ["split.minimum=1", "participation.every=1"] if "alpha" in name else []
+    if name in ("table1/cifar100-interval4", "table1/cifar100-interval8"):
+        small += ["model.name=resnet20"]  # the largest model trains once, in cifar100-interval2
     recipe = recipes.load(name, small)
     data = made(recipe.config().data.name, 80)
     for entry in plan(recipe, schemes_of(recipe), 1, tmp_path):
