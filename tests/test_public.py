@@ -160,6 +160,12 @@ def test_links_in_the_pages_lead_somewhere(path: Path) -> None:
             assert not anchor or anchor in anchors(page), f"{target}#{anchor}"
 
 
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_no_line_is_lost_as_a_comment(path: Path) -> None:
+    """The site leaves out lines that begin with a percent sign."""
+    assert not re.search(r"^\s*%", path.read_text(), re.MULTILINE)
+
+
 def anchors(page: Path) -> set[str]:
     """The headings of a page as a repository's host names them."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
