@@ -68,10 +68,16 @@ def test_a_peak_of_zero_is_no_division() -> None:
     assert "no discrepancy" in text
 
 
+def test_a_discrepancy_that_was_not_really_measured_is_said_so() -> None:
+    text = verdict([result("periodic", (0.8, 1e-9)), result("partial", (0.8, 1.0))])
+    assert "measured right after averaging only" in text
+    assert "times that of periodic" not in text
+
+
 def test_numbers_in_tables() -> None:
     found = result("partial", (0.80, 1e-12), (0.82, 1e-12))
     assert found.text("accuracy", ".2f", 100) == "81.00 ± 1.41"
-    assert found.text("peak_discrepancy", "#.3g") == "0.00 ± 0.0"
+    assert found.text("peak_discrepancy", "#.3g") == "0.00 ± 0.00"
     assert result("partial", (0.8, 1.2345)).text("peak_discrepancy", "#.3g") == "1.23"
     assert result("partial", (0.8, 3.7), (0.8, 3.9)).text("peak_discrepancy", "#.3g") == (
         "3.80 ± 0.14"

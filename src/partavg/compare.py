@@ -127,7 +127,9 @@ class Result:
         center = number(mean(values), form)
         if len(values) < 2:
             return center
-        return f"{center} ± {number(stdev(values), form.replace('#.3', '#.2'))}"
+        _, _, decimals = center.partition(".")
+        alike = "#.2g" if "e" in center else f".{len(decimals)}f"
+        return f"{center} ± {number(stdev(values), alike)}"
 
 
 def number(value: float, form: str) -> str:
@@ -219,7 +221,12 @@ def _discrepancy(partial: Result, periodic: Result) -> str:
     ours, theirs = (each.values("peak_discrepancy") for each in (partial, periodic))
     if not (ours and theirs):
         return ""
-    if mean(theirs) == 0:
-        return "; periodic averaging had no discrepancy between the models"
+    if mean(ours) == mean(theirs) == 0:
+        return "; there was no discrepancy between the models"
+    if mean(theirs) <= 1e-6 * mean(ours):
+        return (
+            "; the discrepancy of periodic averaging was measured right after averaging only, "
+            "where it is 0"
+        )
     ratio = mean(ours) / mean(theirs)
     return f"; the peak discrepancy between the models was {ratio:.2f} times that of periodic"

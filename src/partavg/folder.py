@@ -192,7 +192,8 @@ def write_json(path: Path, value: Row) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
+    """Write a file whole or not at all, in a folder that is made if need be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(path.name + ".tmp")
     draft.write_text(text, encoding="utf-8")
     draft.replace(path)

@@ -166,6 +166,7 @@ def test_the_legend_hides_a_scheme_or_a_run_in_every_chart(visit: Visit) -> None
     visit.page.keyboard.press("Enter")
     assert button.get_attribute("aria-pressed") == "false"
     assert [shown(key) for key in ("loss", "accuracy", "discrepancy")] == [4, 4, 4]
+    assert visit.page.get_by_role("button", name="periodic, seed 0").is_disabled()
     visit.page.get_by_role("button", name="partial, seed 1").click()
     assert [shown(key) for key in ("loss", "accuracy", "discrepancy")] == [3, 3, 3]
     visit.page.get_by_role("button", name="hide all").click()
@@ -246,7 +247,25 @@ def test_a_phone_needs_no_sideways_scrolling(browser: Any, written: Path) -> Non
         assert min(sizes) > 10, "text is not shrunk with the chart"
         box = visit.chart("loss").bounding_box()
         visit.page.touchscreen.tap(box["x"] + 200, box["y"] + 80)
-        assert "step" in visit.chart("loss").locator(".readout").inner_text()
+        readout = visit.chart("loss").locator(".readout")
+        assert "step" in readout.inner_text()
+        frame = visit.chart("loss").locator("svg").first.bounding_box()
+        shown = readout.bounding_box()
+        assert shown is not None, "it stays when the finger is lifted"
+        assert shown["y"] >= frame["y"] + frame["height"], "below the chart, not over it"
+        assert shown["x"] + shown["width"] <= 360
+        assert visit.complaints == []
+
+
+def test_one_point_is_a_dot_between_different_marks(browser: Any, tmp_path: Path) -> None:
+    make(tmp_path / "run", steps=1, finished=False)
+    write_page(tmp_path / "report.html", gather([tmp_path]))
+    with browser.new_context() as context:
+        visit = Visit(context.new_page(), tmp_path / "report.html")
+        marks = visit.marks("accuracy")
+        assert len(set(marks)) == len(marks)
+        dot = visit.chart("accuracy").locator("path[data-group]")
+        assert dot.evaluate("e => getComputedStyle(e).strokeWidth") == "7px"
         assert visit.complaints == []
 
 

@@ -52,8 +52,10 @@ def test_a_real_comparison_has_everything(finished: list[Entry]) -> None:
     ):  # fmt: skip
         assert heading in headings
     assert " ± " in text
-    keys = ("averaging.<wbr>parts", "training.<wbr>seed")
-    assert all(f'<tr class="marked"><th scope="row">{key}' in text for key in keys)
+    assert '<tr class="marked"><th scope="row">averaging.<wbr>parts' in text
+    assert '<tr><th scope="row">training.<wbr>seed</th><td>0, 1</td>' in text, (
+        "alike in all schemes"
+    )
     assert data_of(text)["groups"] == [
         {"name": name, "runs": [f"{name}, seed 0", f"{name}, seed 1"]}
         for name in ("periodic", "partial")
@@ -106,9 +108,9 @@ def test_runs_are_found_named_and_grouped(tmp_path: Path) -> None:
     (tmp_path / "runs" / "recipe" / "config.toml").write_text("")  # a recipe, not a run
     groups = grouped(gather([tmp_path / "runs" / "compare-1"]))
     assert [(g.name, len(g.runs), g.status) for g in groups] == [
-        ("partial", 2, ""),
         ("periodic", 2, ""),
-    ]
+        ("partial", 2, ""),
+    ], "the usual schemes have one order, and so one color, on every page"
     groups = grouped(gather([tmp_path / "runs", tmp_path / "runs" / "alone"]))
     assert {(g.name, len(g.runs)) for g in groups} == {
         ("compare-1/partial", 2), ("compare-1/periodic", 2), ("alone", 1),
@@ -152,9 +154,15 @@ def test_windows_show_a_few_rounds_early_and_in_the_middle(tmp_path: Path) -> No
     assert early.note == "Steps 0 to 60: 6 rounds of 10 steps"
     assert middle.note == "Steps 160 to 220: 6 rounds of 10 steps"
     assert all(len(line.curve.x) == 60 for line in early.lines)
+    short = charts(grouped(gather([make(tmp_path / "short", steps=100)])))
+    notes = [chart.note for chart in short if chart.key.startswith("discrepancy_")]
+    assert notes[:2] == [
+        "Steps 0 to 40: 4 rounds of 10 steps",
+        "Steps 40 to 80: 4 rounds of 10 steps",
+    ]
     bytes_against = found["accuracy_bytes"].lines[0].curve
     assert bytes_against.x[-1] == pytest.approx(0.4)
-    assert found["round_losses"].two
+    assert found["round_losses"].second == "best local model"
 
 
 def test_the_mean_of_seeds() -> None:

@@ -21,6 +21,17 @@ def test_numbers_for_a_spreadsheet(tmp_path: Path) -> None:
     assert rows["open"]["finished"] == "0"
 
 
+def test_a_run_that_goes_on_has_what_it_has_so_far(tmp_path: Path) -> None:
+    comparison(tmp_path)
+    make(tmp_path / "open", finished=False)
+    table = compared(grouped(gather([tmp_path])))
+    rows = {row[0]: dict(zip(table.head, row, strict=True)) for row in table.rows}
+    going = rows["open (unfinished, step 100)"]
+    assert (going["accuracy %"], going["MB sent"], going["training loss"]) == ("88.72", "0.1", "–")
+    assert going["peak discrepancy"] == "0.420"
+    assert table.caption.endswith("; of schemes with none finished, so far")
+
+
 def test_a_table_for_a_paper(tmp_path: Path) -> None:
     comparison(tmp_path)
     text = to_latex(grouped(gather([tmp_path])))

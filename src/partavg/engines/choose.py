@@ -148,10 +148,15 @@ def _fastest(chunk: int, model: RowModel, start: Rows, batch: Batch) -> Choice:
                 break
     best = min(passes, key=passes.__getitem__, default=1)
     fastest = passes.get(best, float("inf"))
-    times = f"looped {loop * 1e3:.2g} ms, vmapped {fastest * 1e3:.2g} ms per worker"
+    times = f"looped {_milliseconds(loop)}, vmapped {_milliseconds(fastest)} per worker"
     if loop <= fastest:
         return Choice("looped", 1, times)
     return Choice("vmapped", best, f"{times} in chunks of {best}")
+
+
+def _milliseconds(seconds: float) -> str:
+    value = seconds * 1e3
+    return f"{value:.2g} ms" if value < 10 else f"{value:.0f} ms"
 
 
 class _Trial(NamedTuple):

@@ -50,14 +50,14 @@ def draw(chart: Chart) -> str:
         f'<text x="{middle}" y="{_HEIGHT - 4}" text-anchor="middle">{escape(chart.x_label)}</text>'
     )
     for line, curve in sorted(drawn, key=lambda pair: pair[0].run is None):
-        seed = " seed" if line.seed else ""
-        parts.append(f'<path class="{look(line, chart)}{seed}" d="{path(place(curve))}"/>')
+        kind = (" seed" if line.seed else "") + (" dot" if len(curve.x) == 1 else "")
+        parts.append(f'<path class="{look(line, chart)}{kind}" d="{path(place(curve))}"/>')
     return "\n".join([*parts, "</svg>"])
 
 
 def look(line: Line, chart: Chart) -> str:
     """The CSS classes of a line; where a chart has two kinds of lines, dashes tell them apart."""
-    dashes = int(line.other) if chart.two else line.group % DASHES
+    dashes = int(line.other) if chart.second else line.group % DASHES
     return f"line c{line.group % COLORS} d{dashes}"
 
 

@@ -8,7 +8,7 @@ from partavg.report.curves import Curve
 from partavg.report.runs import Group, Run
 
 _ROUNDS = 6  # in a window in which single rounds are to be seen
-_STEP, _ACCURACY = "step", "Accuracy, %"
+_STEP, _ACCURACY, _BEST = "step", "Accuracy, %", "best local model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +36,13 @@ class Chart:
     lines: list[Line]
     log: bool = False
     """Whether a logarithmic scale may be asked for."""
+    second: str = ""
+    """What the second kind of lines, which is dashed, shows."""
 
     @property
     def unit(self) -> str:
         """The unit of y, if it has one."""
         return "%" if self.y_label.endswith("%") else ""
-
-    @property
-    def two(self) -> bool:
-        """Whether there are two kinds of lines."""
-        return any(line.other for line in self.lines)
 
 
 def charts(groups: Sequence[Group]) -> list[Chart]:
@@ -112,7 +109,8 @@ def _rounds(groups: Sequence[Group]) -> Chart:
     drawn += lines(groups, lambda run: curves.against_steps(run, "loss_smallest_local"), other=True)
     title = "Global against smallest local loss"
     note = "All training samples, at the end of a round. Dashed: the best local model"
-    return Chart("round_losses", title, note, _STEP, "Training loss", drawn, log=True)
+    label = "Training loss"
+    return Chart("round_losses", title, note, _STEP, label, drawn, log=True, second=_BEST)
 
 
 def _locals(groups: Sequence[Group]) -> Chart:
@@ -121,7 +119,8 @@ def _locals(groups: Sequence[Group]) -> Chart:
         groups, lambda run: curves.against_steps(run, "accuracy_best").scaled(1, 100), other=True
     )
     note = "On the test set, %: their mean. Dashed: the best of them"
-    return Chart("accuracy_local", "Accuracy of local models", note, _STEP, _ACCURACY, drawn)
+    title = "Accuracy of local models"
+    return Chart("accuracy_local", title, note, _STEP, _ACCURACY, drawn, second=_BEST)
 
 
 def _windows(groups: Sequence[Group]) -> list[Chart]:
@@ -130,8 +129,8 @@ def _windows(groups: Sequence[Group]) -> list[Chart]:
     interval = max((int(run.settings.get("averaging.interval", 1)) for run in runs), default=1)
     last = max((run.series["discrepancy"].steps[-1] for run in runs if "discrepancy" in run.series),
                default=0)  # fmt: skip
-    rounds = min(_ROUNDS, int(last / 2) // interval)
     middle = int(0.4 * last) // interval * interval  # rates are often lowered at half
+    rounds = min(_ROUNDS, middle // interval)
     if interval < 2 or rounds < 2:
         return []
     windows = (

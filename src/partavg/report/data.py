@@ -25,6 +25,7 @@ def as_json(groups: Sequence[Group], drawn: Sequence[Chart], maps: Sequence[Heat
             chart.key: {
                 "x": chart.x_label,
                 "unit": chart.unit,
+                "second": chart.second,
                 "lines": [
                     {
                         "group": line.group,

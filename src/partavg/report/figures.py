@@ -9,6 +9,7 @@ import numpy as np
 from partavg.report import heat, phases
 from partavg.report.charts import Chart, charts
 from partavg.report.runs import Group
+from partavg.report.sections import SPLITS, distinct_splits
 
 _COLORS = ("#c2540a", "#0b62c4", "#57606a", "#0a7f5a", "#a0418a", "#946800", "#1c7f9c", "#a02638")
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)), (0, (3, 1.5)))
@@ -20,7 +21,7 @@ _LOOK: dict[Any, Any] = {
     "svg.fonttype": "none", "svg.hashsalt": "partavg", "figure.constrained_layout.use": True,
 }  # fmt: skip
 _WINDOWS = ("discrepancy_early", "discrepancy_middle")
-_MOST_NAMED = 8
+_FEW_NAMED, _MOST_NAMED = 3, 8
 
 
 def write_figures(folder: Path, groups: Sequence[Group], kind: str) -> list[Path]:
@@ -44,8 +45,8 @@ def write_figures(folder: Path, groups: Sequence[Group], kind: str) -> list[Path
             figures["discrepancy_parts"] = _heat(maps, names)
         if timed := phases.phases(groups):
             figures["phases"] = _phases(timed)
-        if split := next((run.split for g in groups for run in g.runs if run.split), None):
-            figures["split"] = _split(np.array(split))
+        if splits := distinct_splits(groups)[:SPLITS]:
+            figures["split"] = _splits(splits)
         if not figures:
             raise ValueError("these runs have no metrics to draw: name runs with a metrics.jsonl")
         folder.mkdir(parents=True, exist_ok=True)
@@ -70,7 +71,7 @@ def _lines(shown: Sequence[Chart], names: Sequence[str]) -> Any:
     figure, panels = _axes(len(shown))
     for axes, chart in zip(panels, shown, strict=True):
         for line in sorted(chart.lines, key=lambda line: not line.seed):
-            dashes = int(line.other) if chart.two else line.group % len(_DASHES)
+            dashes = int(line.other) if chart.second else line.group % len(_DASHES)
             axes.plot(
                 line.curve.x,
                 line.curve.y,
@@ -87,10 +88,14 @@ def _lines(shown: Sequence[Chart], names: Sequence[str]) -> Any:
             axes.set_yscale("log")
         if len(shown) > 1:
             axes.set_title(chart.title)
-        if chart.two:
-            axes.plot([], [], color="gray", linestyle=_DASHES[1], label="best local model")
-    if len({line.group for line in shown[0].lines}) <= _MOST_NAMED:
+        if chart.second:
+            axes.plot([], [], color="gray", linestyle=_DASHES[1], label=chart.second)
+    named = len({line.group for line in shown[0].lines})
+    if named <= _FEW_NAMED:
         panels[0].legend()
+    elif named <= _MOST_NAMED:  # no room for them inside
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=3 * len(shown))
     return figure
 
 
@@ -138,19 +143,24 @@ def _phases(found: dict[str, phases.Phases]) -> Any:
     return figure
 
 
-def _split(counts: Any) -> Any:
+def _splits(splits: Sequence[tuple[list[list[int]], str]]) -> Any:
     from matplotlib import colormaps
 
-    figure, (axes,) = _axes()
-    floor = np.zeros(len(counts))
-    for label, column in enumerate(counts.T):
-        color = colormaps["tab20"](label % 20)
-        axes.bar(np.arange(len(counts)), column, bottom=floor, color=color, label=f"class {label}")
-        floor += column
-    axes.set_xlabel("worker")
-    axes.set_ylabel("samples of each class")
+    figure, panels = _axes(down=len(splits))
+    for axes, (listed, whose) in zip(panels, splits, strict=True):
+        counts = np.array(listed)
+        floor = np.zeros(len(counts))
+        for label, column in enumerate(counts.T):
+            look = {"color": colormaps["tab20"](label % 20), "label": f"class {label}"}
+            axes.bar(np.arange(len(counts)), column, bottom=floor, **look)
+            floor += column
+        axes.set_ylim(0, 1.05 * floor.max())
+        axes.set_xlabel("worker")
+        axes.set_ylabel("samples of each class")
+        if len(splits) > 1:
+            axes.set_title(_plain(whose))
     if counts.shape[1] <= 10:
-        figure.legend(loc="outside right upper")
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper")
     return figure
 
 

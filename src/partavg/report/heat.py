@@ -115,15 +115,16 @@ def section(groups: Sequence[Group], maps: HeatMaps) -> list[str]:
         f'preserveAspectRatio="none" shape-rendering="crispEdges">{bar}</svg> the highest of '
         "each map; a part is a row, time goes from left to right.</p>",
         '<div class="charts">',
-        *(_figure(number, groups[m.group].name, m) for number, m in enumerate(maps.drawn)),
+        *(_figure(number, groups[m.group], m) for number, m in enumerate(maps.drawn)),
         "</div>",
         f'<p class="soft">{more}</p>' if maps.left_out else "",
     ]
 
 
-def _figure(number: int, name: str, one: HeatMap) -> str:
-    name, rows = escape(name), one.values.shape[0]
+def _figure(number: int, group: Group, one: HeatMap) -> str:
+    name, rows = escape(group.name), one.values.shape[0]
     parts = f"{one.parts} parts" if one.parts > 1 else "the whole model"
+    parts += f", mean of {len(group.runs)} seeds" if len(group.runs) > 1 else ""
     label = f"{name}: discrepancy of {parts} over time, up to {one.highest:.3g}"
     first, last = one.steps
     return (

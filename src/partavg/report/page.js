@@ -8,7 +8,9 @@ const showLegend = () => {
     button.setAttribute("aria-pressed", String(!state.groups.has(name)));
   }
   for (const button of document.querySelectorAll("[data-run][aria-pressed]")) {
-    button.setAttribute("aria-pressed", String(!state.runs.has(data.names[button.dataset.run])));
+    const { of, run } = button.dataset;
+    button.disabled = state.groups.has(data.groups[of].name);
+    button.setAttribute("aria-pressed", String(!button.disabled && !state.runs.has(data.names[run])));
   }
   for (const plot of plots) if (plot.drawn) plot.draw();
 };

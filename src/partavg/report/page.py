@@ -91,7 +91,8 @@ def _legend(groups: Sequence[Group]) -> str:
                 label = run.name.removeprefix(f"{group.name}, ")
                 seeds.append(
                     f'<button type="button" id="run-{number}" class="one" data-run="{number}" '
-                    f'aria-pressed="true" aria-label="{escape(run.name)}">{escape(label)}</button>'
+                    f'data-of="{place}" aria-pressed="true" aria-label="{escape(run.name)}">'
+                    f"{escape(label)}</button>"
                 )
             number += 1
         items.append(

@@ -45,7 +45,9 @@ class Plot {
     this.svg.addEventListener("pointerdown", (event) => this.onDown(event));
     this.svg.addEventListener("pointerup", (event) => this.onUp(event));
     this.svg.addEventListener("pointercancel", () => this.endBrush());
-    this.svg.addEventListener("pointerleave", () => { if (!this.brush) this.unpoint(); });
+    this.svg.addEventListener("pointerleave", (event) => {
+      if (!this.brush && event.pointerType !== "touch") this.unpoint();  // a finger was lifted
+    });
     this.box.addEventListener("keydown", (event) => this.onKey(event));
     this.box.addEventListener("blur", () => this.unpoint());
   }
@@ -56,7 +58,8 @@ class Plot {
   extent() {
     const shown = this.lines, all = shown.length ? shown : this.chart.lines;
     const low = Math.min(...all.map((line) => line.x[0]));
-    return [low, Math.max(low + 1e-9, ...all.map((line) => line.x[line.x.length - 1]))];
+    const high = Math.max(...all.map((line) => line.x[line.x.length - 1]));
+    return high > low ? [low, high] : [low - 1, low + 1];
   }
 
   heights(lines) {
@@ -100,7 +103,8 @@ class Plot {
     }
     parts.push(this.label(this.chart.x, (LEFT + width - RIGHT) / 2, height - 4, "middle"));
     for (const line of [...lines].sort((a, b) => b.seed - a.seed)) {
-      parts.push(this.make("path", { class: line.look + (line.seed ? " seed" : ""),
+      const kind = (line.seed ? " seed" : "") + (line.x.length === 1 ? " dot" : "");
+      parts.push(this.make("path", { class: line.look + kind,
         "clip-path": `url(#${clip})`, d: this.path(line), "data-group": line.group }));
     }
     this.marks = this.make("g", {});
@@ -295,7 +299,7 @@ class Plot {
       const value = document.createElement("b");
       const swatch = this.make("svg", { viewBox: "0 0 28 8", "aria-hidden": "true" },
         this.make("path", { class: line.look, d: "M1 4H27" }));
-      name.textContent = groupName(line) + (line.other ? " (dashed)" : "");
+      name.textContent = groupName(line) + (line.other ? `, ${this.chart.second}` : "");
       value.textContent = `${text(y, 4)}${this.chart.unit && ` ${this.chart.unit}`}${range}`;
       row.append(swatch, name, value);
       return row;

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from partavg.compare import Entry, Result
+from partavg.compare import SCHEMES, Entry, Result
 from partavg.folder import Row, RunFolder
 from partavg.tables import parse, read, settings
 
@@ -43,6 +43,11 @@ class Run:
     step: int
     """The last step it took."""
 
+    @property
+    def latest(self) -> Row:
+        """Its summary or, before there is one, what its metrics say so far."""
+        return self.summary if self.summary is not None else _so_far(self.series)
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -57,6 +62,12 @@ class Group:
         return Result(self.name, tuple(run.summary for run in self.runs if run.summary))
 
     @property
+    def shown(self) -> Result:
+        """The same or, as long as none is finished, what all have so far."""
+        found = self.result
+        return found if found.summaries else Result(self.name, tuple(r.latest for r in self.runs))
+
+    @property
     def status(self) -> str:
         """How far they got, if they did not all get to their end; else empty."""
         open_runs = [run for run in self.runs if run.summary is None]
@@ -69,11 +80,13 @@ class Group:
 
 
 def grouped(runs: Iterable[Run]) -> list[Group]:
-    """The groups of some runs, in the order in which they first appear."""
+    """The groups of some runs: the usual schemes, alike on every page, then as they appear."""
     found: dict[str, list[Run]] = {}
     for run in runs:
         found.setdefault(run.group, []).append(run)
-    return [Group(name, tuple(members)) for name, members in found.items()]
+    usual = [name for name in SCHEMES if name in found]
+    names = dict.fromkeys([*usual, *found])
+    return [Group(name, tuple(found[name])) for name in names]
 
 
 def of_entries(entries: Sequence[Entry], prefix: str = "") -> list[Run]:
@@ -150,6 +163,16 @@ def load(path: Path, name: str, group: str) -> Run:
         folder.split(),
         max(steps, default=int(summary.get("steps", 0)) if summary else 0),
     )
+
+
+def _so_far(series: dict[str, Series]) -> Row:
+    """What a summary would say of a run that is not finished."""
+    found: Row = {k: float(series[k].values[-1]) for k in ("accuracy", "bytes") if k in series}
+    if "discrepancy" in series:
+        values = series["discrepancy"].values
+        found["mean_discrepancy"] = float(values.mean())
+        found["peak_discrepancy"] = float(values.max())
+    return found
 
 
 def columns(rows: Iterable[Row]) -> dict[str, Series]:

@@ -10,7 +10,8 @@ from partavg.report.table import Table
 from partavg.report.words import scheme, tasks
 
 _FEW = 8  # groups or tasks that are listed without being asked
-_SPLITS = 3  # pictures of splits
+SPLITS = 3
+"""Pictures of splits that a report has."""
 _WORKERS = 128  # in such a picture
 
 
@@ -71,19 +72,12 @@ def clients(group: Group) -> Table:
 
 def splits(groups: Sequence[Group]) -> list[str]:
     """Pictures of which worker owns which labels; runs with one seed mostly share one."""
-    owners: dict[str, list[str]] = {}
-    for group in groups:
-        for run in group.runs:
-            if run.split:
-                owners.setdefault(json.dumps(run.split), []).append(run.name)
-    if not owners:
+    found = distinct_splits(groups)
+    if not found:
         return []
     parts = ["<h2>Labels of each worker</h2>", '<div class="splits">']
-    for counts, names in list(owners.items())[:_SPLITS]:
-        every = json.loads(counts)
+    for every, whose in found[:SPLITS]:
         some = every[:_WORKERS]
-        whose = "all runs" if len(owners) == 1 else "; ".join(names[:4])
-        whose += f" and {len(names) - 4} more" if len(owners) > 1 and len(names) > 4 else ""
         first = f"; the first {_WORKERS} of {len(every)} workers" if some != every else ""
         label = escape(f"Samples of each class: {whose}{first}")
         parts.append(
@@ -92,6 +86,23 @@ def splits(groups: Sequence[Group]) -> list[str]:
             f"{bars(whose, some, inside=True)}</div></figure>"
         )
     parts.append("</div>")
-    if len(owners) > _SPLITS:
-        parts.append(f'<p class="soft">{len(owners) - _SPLITS} more splits are not shown.</p>')
+    if len(found) > SPLITS:
+        parts.append(f'<p class="soft">{len(found) - SPLITS} more splits are not shown.</p>')
     return parts
+
+
+def distinct_splits(groups: Sequence[Group]) -> list[tuple[list[list[int]], str]]:
+    """Each split once, counts [workers][classes], and whose it is."""
+    owners: dict[str, list[str]] = {}
+    for group in groups:
+        for run in group.runs:
+            if run.split:
+                owners.setdefault(json.dumps(run.split), []).append(run.name)
+    if len(owners) == 1:
+        return [(json.loads(counts), "all runs") for counts in owners]
+    return [(json.loads(counts), _few(names)) for counts, names in owners.items()]
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return "; ".join(names[:4]) + more

@@ -12,13 +12,18 @@ Keys = Mapping[str, Any]
 def side_by_side(
     caption: str, groups: Sequence[Group], take: Callable[[Run], Keys]
 ) -> tuple[Table, Table]:
-    """What differs between or within groups, and what all runs have in common."""
+    """What differs between groups, or within a single one, and what they have in common."""
     known = list(dict.fromkeys(key for g in groups for run in g.runs for key in take(run)))
     cells = {
         key: [_distinct(take(run).get(key) for run in group.runs) for group in groups]
         for key in known
     }
-    differing = {k for k, row in cells.items() if len(set(row)) > 1 or any(len(c) > 1 for c in row)}
+    lone = len(groups) == 1
+    differing = {
+        key
+        for key, row in cells.items()
+        if len({frozenset(cell) for cell in row}) > 1 or (lone and len(row[0]) > 1)
+    }
     names = tuple(group.name for group in groups)
     apart = [(key, *(_text(cell) for cell in cells[key])) for key in known if key in differing]
     common = [(key, _text(cells[key][0])) for key in known if key not in differing]

@@ -56,7 +56,7 @@ def columns(groups: Sequence[Group]) -> dict[str, tuple[str, str, float]]:
     return {
         heading: how
         for heading, how in COLUMNS.items()
-        if any(group.result.values(how[0]) for group in groups)
+        if any(group.shown.values(how[0]) for group in groups)
     }
 
 
@@ -69,11 +69,13 @@ def comparison(groups: Sequence[Group]) -> Table:
         (
             f"{group.name} ({group.status})" if group.status else group.name,
             *([str(len(group.result.summaries))] if several else []),
-            *(group.result.text(*how) for how in shown.values()),
+            *(group.shown.text(*how) for how in shown.values()),
         )
         for group in groups
     ]
     caption = "Mean ± standard deviation over seeds" if several else "At the end of each run"
+    if not all(group.result.summaries for group in groups):
+        caption += "; of schemes with none finished, so far"
     return Table(caption, head, rows)
 
 
