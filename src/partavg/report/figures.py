@@ -9,7 +9,7 @@ import numpy as np
 from partavg.report import heat, phases
 from partavg.report.charts import Chart, charts
 from partavg.report.runs import Group
-from partavg.report.sections import SPLITS, distinct_splits
+from partavg.report.sections import SPLITS, distinct_splits, few
 
 _COLORS = ("#c2540a", "#0b62c4", "#57606a", "#0a7f5a", "#a0418a", "#946800", "#1c7f9c", "#a02638")
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)), (0, (3, 1.5)))
@@ -143,11 +143,11 @@ def _phases(found: dict[str, phases.Phases]) -> Any:
     return figure
 
 
-def _splits(splits: Sequence[tuple[list[list[int]], str]]) -> Any:
+def _splits(splits: Sequence[tuple[list[list[int]], list[str]]]) -> Any:
     from matplotlib import colormaps
 
     figure, panels = _axes(down=len(splits))
-    for axes, (listed, whose) in zip(panels, splits, strict=True):
+    for axes, (listed, owners) in zip(panels, splits, strict=True):
         counts = np.array(listed)
         floor = np.zeros(len(counts))
         for label, column in enumerate(counts.T):
@@ -158,7 +158,7 @@ def _splits(splits: Sequence[tuple[list[list[int]], str]]) -> Any:
         axes.set_xlabel("worker")
         axes.set_ylabel("samples of each class")
         if len(splits) > 1:
-            axes.set_title(_plain(whose))
+            axes.set_title(_plain(few(owners, 1)))
     if counts.shape[1] <= 10:
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper")
     return figure

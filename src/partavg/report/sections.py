@@ -76,7 +76,8 @@ def splits(groups: Sequence[Group]) -> list[str]:
     if not found:
         return []
     parts = ["<h2>Labels of each worker</h2>", '<div class="splits">']
-    for every, whose in found[:SPLITS]:
+    for every, owners in found[:SPLITS]:
+        whose = few(owners, 4) if len(found) > 1 else "all runs"
         some = every[:_WORKERS]
         first = f"; the first {_WORKERS} of {len(every)} workers" if some != every else ""
         label = escape(f"Samples of each class: {whose}{first}")
@@ -91,18 +92,17 @@ def splits(groups: Sequence[Group]) -> list[str]:
     return parts
 
 
-def distinct_splits(groups: Sequence[Group]) -> list[tuple[list[list[int]], str]]:
-    """Each split once, counts [workers][classes], and whose it is."""
+def distinct_splits(groups: Sequence[Group]) -> list[tuple[list[list[int]], list[str]]]:
+    """Each split once, counts [workers][classes], and the names of its runs."""
     owners: dict[str, list[str]] = {}
     for group in groups:
         for run in group.runs:
             if run.split:
                 owners.setdefault(json.dumps(run.split), []).append(run.name)
-    if len(owners) == 1:
-        return [(json.loads(counts), "all runs") for counts in owners]
-    return [(json.loads(counts), _few(names)) for counts, names in owners.items()]
+    return [(json.loads(counts), names) for counts, names in owners.items()]
 
 
-def _few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    return "; ".join(names[:4]) + more
+def few(names: Sequence[str], most: int) -> str:
+    """So many names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return "; ".join(names[:most]) + more
