@@ -39,8 +39,8 @@ def main() -> None:
     (resumable), 130 stopped with Ctrl-C (resumable).
     """
     if "OMP_WAIT_POLICY" not in os.environ:
-        # torch's threads would wait for each other by spinning: fast, but on a busy machine 7 times
-        # as slow. They spin for a moment now and then sleep. Must be said before torch is imported.
+        # torch's threads wait for each other by spinning, which on a busy machine keeps others, and
+        # themselves, from working: spin for a moment, then sleep. Said before torch is imported.
         os.environ.setdefault("GOMP_SPINCOUNT", "30000")
 
 
