@@ -233,11 +233,12 @@ class Run:
         return f"{worker} (rank {rank})"
 
     def _rescue(self) -> str:
+        lower = f"lower training.lr = {self.config.training.lr}"
         saved = checkpoint.latest_step(self.folder.checkpoints)
-        return (
-            f"lower training.lr = {self.config.training.lr}; "
-            f"the last good checkpoint is that of step {saved} in {self.folder.checkpoints}"
-        )
+        if saved is None:
+            return lower
+        where = f"that of step {saved} in {self.folder.checkpoints}"
+        return f"{lower}; the last good checkpoint is {where}"
 
 
 def _found(folder: RunFolder, config: Config, resume: bool, force: bool) -> tuple[bool, Config]:

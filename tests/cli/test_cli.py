@@ -154,6 +154,20 @@ def test_divergence_is_exit_code_3(recipe: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "o/summary.json").exists()
 
 
+def test_a_scheme_that_diverges_does_not_stop_the_others(recipe: Path, tmp_path: Path) -> None:
+    recipe.write_text(recipe.read_text() + "\n[schemes.wild]\ntraining.lr = 1e15\n")
+    done = partavg(
+        "compare", recipe, "--schemes", "periodic,wild,partial", "--set", "checkpoints.every=0",
+        "--out", "o", cwd=tmp_path, code=3,
+    )  # fmt: skip
+    assert re.search(r"o/wild-seed0: .* is not finite at step \d+: lower training.lr = 10+\.0$",
+                     done.stderr.strip())  # fmt: skip
+    assert "wild diverged" in done.stdout
+    assert re.search(r"wild +– +–", done.stdout)
+    assert re.search(r"partial +\d\d\.\d\d ", done.stdout)
+    assert "unfinished, step" in (tmp_path / "o/report.html").read_text()
+
+
 def wait_for_rows(metrics: Path, count: int, process: Command) -> None:
     deadline = time.monotonic() + 60
     while not metrics.exists() or metrics.read_bytes().count(b"\n") < count:

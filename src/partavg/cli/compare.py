@@ -31,11 +31,11 @@ def compare(
     with job() as this:
         with drive.bad_input(this.team), drive.plain_warnings():
             options.check_resume(out, resume=resume, force=force)
-            found = recipes.load(recipe, overrides)
+            chosen = recipes.load(recipe, overrides)
             out = this.out(out, "compare")
             named = [name.strip() for name in (schemes or "").split(",") if name.strip()]
-            names = named if schemes else list(comparing.schemes_of(found))
-            entries = comparing.plan(found, names, seeds, out)
+            names = named if schemes else list(comparing.schemes_of(chosen))
+            entries = comparing.plan(chosen, names, seeds, out)
             samples: Dataset = create("data", entries[0].config.data, root(data))
             for entry in entries:
                 check(entry.config, samples)
@@ -46,12 +46,14 @@ def compare(
         start = partial(this.start, resume=resume, force=force)
         with drive.early_ends(again):
             with drive.plain_warnings(), drive.stop_request() as request, display(console) as shown:
-                drive.train_all(entries, samples, start, shown, request)
-            if not drive.speaks():
-                return
-            results = comparing.results(entries)
-            console.print(comparison_table(results))
-            with drive.bad_input():
-                report = write_page(out / "report.html", of_entries(entries))
-        console.print(comparing.verdict(results), highlight=False, soft_wrap=True)
-        console.print(f"run folders: {out}\nreport: {report}", highlight=False, soft_wrap=True)
+                diverged = drive.train_all(entries, samples, start, shown, request)
+            if drive.speaks():
+                results = comparing.results(entries)
+                console.print(comparison_table(results))
+                with drive.bad_input():
+                    report = write_page(out / "report.html", of_entries(entries))
+                found = f"run folders: {out}\nreport: {report}"
+                said = found if diverged else f"{comparing.verdict(results)}\n{found}"
+                console.print(said, highlight=False, soft_wrap=True)
+        if diverged:
+            drive.fail("; ".join(diverged), drive.DIVERGED)

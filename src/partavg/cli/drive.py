@@ -162,13 +162,12 @@ def train_all(
     start: Callable[[Config, Dataset, RunFolder], Run | None],
     display: Display,
     request: StopRequest,
-    diverged: list[str] | None = None,
-) -> None:
-    """Train all runs of a comparison with the engine of the first.
+) -> list[str]:
+    """Train all runs of a comparison with the engine of the first; say which of them diverged.
 
-    `start` gives none where nothing is left to do. A run that diverges ends it, or is added to
-    `diverged` while the others go on.
+    `start` gives none where nothing is left to do.
     """
+    diverged = []
     engine = None
     several = len({entry.seed for entry in entries}) > 1
     for entry in entries:
@@ -183,9 +182,9 @@ def train_all(
         try:
             train(run, label, display, request)
         except Diverged as error:
-            if diverged is None:
-                raise
+            display.say(f"{label} diverged")
             diverged.append(f"{entry.folder.path}: {error}")
+    return diverged
 
 
 def next_folder(name: str) -> Path:

@@ -65,7 +65,7 @@ def reproduce(
             for row in planned:
                 shown.say(f"{row.recipe.name}{_scaled(scale)}")
                 samples = store(row.entries[0].config.data)
-                drive.train_all(row.entries, samples, start, shown, request, diverged)
+                diverged += drive.train_all(row.entries, samples, start, shown, request)
                 if drive.speaks():
                     _write(out, row, planned)
         if drive.speaks():
