@@ -166,12 +166,12 @@ def spent(schedule: Schedule, who: Participation, steps: int) -> tuple[float, in
 
 @pytest.mark.parametrize("redistribution", ["permute", "average"])
 def test_redistribution_pays_for_an_interval_ten_percent_longer(redistribution: str) -> None:
-    """The paper's non-IID setting: both spend the same traffic, here in 20 rounds of 110 steps."""
-    periodic, _ = spent(Schedule(10, 1), Participation(4, 2, 10, redistribution), 2200)
-    partial, _ = spent(Schedule(11, 11), Participation(4, 2, 110, redistribution), 2200)
-    assert periodic == 220, "an average that all get costs nothing again"
-    assert partial == pytest.approx(periodic, rel=0.015)
-    assert partial > 200 + 17, "the redistributions are counted"
+    """The paper's non-IID setting: both spend the same traffic, here in 10 rounds of 110 steps."""
+    periodic, _ = spent(Schedule(10, 1), Participation(4, 2, 10, redistribution), 1100)
+    partial, _ = spent(Schedule(11, 11), Participation(4, 2, 110, redistribution), 1100)
+    assert periodic == 110, "an average that all get costs nothing again"
+    assert partial == pytest.approx(periodic, rel=0.02)
+    assert partial > 100 + 8, "the redistributions are counted"
 
 
 @pytest.mark.parametrize(
