@@ -1,9 +1,11 @@
 """A task small enough to run in a second."""
 
+import json
 from pathlib import Path
 
 import torch
 
+from partavg import checkpoint
 from partavg.backends.team import Team
 from partavg.config import Config
 from partavg.data.dataset import Dataset, Samples
@@ -21,6 +23,23 @@ TINY = {
     "checkpoints": {"every": 3},
     "engine": {"name": "vmapped"},
 }
+
+
+# Sections that change it.
+EVERYBODY = {}
+PERMUTED = {"participation": {"fraction": 0.5, "every": 3}}
+AVERAGED = {"participation": {"fraction": 0.75, "every": 4, "redistribution": "average"}}
+KEPT = {"participation": {"fraction": 0.5, "every": 2, "redistribution": "none"}}
+NOVA = {"name": "fednova", "momentum": None, "weight_decay": None, "decay": None}
+CLIENTS = {**PERMUTED, "solver": {"name": "scaffold", "momentum": None, "weight_decay": None,
+                                  "decay": None, "base": {"momentum": 0.5}}}  # fmt: skip
+LATE = {
+    "averaging": {"delay": 2, "shuffle": True},
+    "pace": {"name": "drawn", "least": 2, "most": 4},
+}
+POST_LOCAL = {"adapt": {"name": "post_local", "until": 5}}
+SHRINKING = {"adapt": {"name": "adacomm", "block": 3}}
+LAYERED = {"adapt": {"name": "fedlama"}, "averaging": {"partition": "layer", "interval": 2}}
 
 
 def recipe(**sections: dict) -> Recipe:
@@ -58,3 +77,27 @@ def run(
     """A run of TINY, not yet started."""
     where = RunFolder(folder)
     return Run(config(**sections), data(), where, resume=resume, force=force, team=team)
+
+
+def finish(run: Run) -> dict[str, bytes]:
+    """Train to the end; everything that must be the same for the same run."""
+    for _ in run:
+        pass
+    return outcome(run.folder.path)
+
+
+def outcome(folder: Path) -> dict[str, bytes]:
+    """The same of a run that is at its end."""
+    state = torch.load(folder / "model.pt", weights_only=True)
+    saved = checkpoint.load(folder / "checkpoints")
+    assert saved is not None
+    tensors = {**state, **{k: v for k, v in saved["workers"].items() if torch.is_tensor(v)}}
+    tensors |= saved["workers"]["memory"]
+    summary = json.loads((folder / "summary.json").read_text())
+    summary.pop("seconds")
+    return {
+        "metrics": (folder / "metrics.jsonl").read_bytes(),
+        "config": (folder / "config.toml").read_bytes(),
+        "summary": json.dumps(summary).encode(),
+        **{name: tensor.numpy().tobytes() for name, tensor in tensors.items()},
+    }

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from tests import tasks
-from tests.test_run import KEPT, NOVA, SHRINKING
+from tests.tasks import KEPT, NOVA, SHRINKING
 
 from partavg.build import check
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.cli.test_cli import partavg
+from tests.cli.program import partavg
 from tests.processes import Command
 
 from partavg.data import cache, imdb

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from tests.cli.test_cli import RECIPE, files, partavg
+from tests.cli.program import RECIPE, files, partavg
 from tests.processes import Command
 
 from partavg.backends.tempo import Tempo

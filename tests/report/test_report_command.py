@@ -4,7 +4,7 @@ import stat
 from pathlib import Path
 
 from click.testing import CliRunner
-from tests.cli.test_cli import RECIPE, partavg
+from tests.cli.program import RECIPE, partavg
 from tests.report.folders import comparison, make
 
 from partavg.cli import main

@@ -4,87 +4,25 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from tests.problems import LAYOUT, Quadratic, plan, quadratic_batches, start
+from tests.problems import Quadratic, quadratic_batches, start
+from tests.solvers.setting import BOTH, STEPS, WEIGHTS, D, M, Textbook, lr, made, run, same
 from tests.strategies import rows
 from torch import Tensor
 
 from partavg.core.loop import Batch, train
 from partavg.core.pace import Fixed
 from partavg.core.participation import Participation
-from partavg.core.plan import Plan
 from partavg.core.schedule import Schedule
-from partavg.core.solver import Solver, Step
+from partavg.core.solver import Solver
 from partavg.core.workers import Workers
 from partavg.solvers import SOLVERS
-from partavg.solvers.adam import Adam, adam, adamw
+from partavg.solvers.adam import Adam, adam
 from partavg.solvers.fednova import FedNova
 from partavg.solvers.fedprox import FedProx
-from partavg.solvers.outer import Outer, diloco, fedadam, fedavgm
+from partavg.solvers.outer import Outer
 from partavg.solvers.scaffold import SCAFFOLD
 from partavg.solvers.sgd import SGD
 from partavg.solvers.vrl_sgd import VRLSGD
-
-D, M, STEPS = LAYOUT.size, 4, 14
-BOTH = [Schedule.periodic(4), Schedule.partial(4), Schedule(6, 2)]
-WEIGHTS = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
-
-
-def lr(step: int) -> float:
-    return 0.1 / step**0.5
-
-
-def made(schedule: Schedule, weights: Tensor = WEIGHTS, **more) -> Plan:
-    base = plan(schedule, len(weights), "contiguous", weights)
-    return Plan(schedule, base.partition, base.buffer_parts, base.weights, **more)
-
-
-def run(
-    solver: Solver, schedule: Schedule, seen: Callable[[Workers], None] | None = None, **more
-) -> Workers:
-    the_plan = made(schedule, **more)
-    who = the_plan.participation
-    workers = start(solver, schedule.parts, rows(1, D, 0).repeat(who.active if who else M, 1))
-    every = quadratic_batches(len(the_plan.weights), D)
-
-    def batches(step: int) -> Batch:
-        active = torch.tensor(who(step)) if who else slice(None)
-        return Batch(*(tensor[active] for tensor in every(step)))
-
-    if who and who.moves:
-        names = [f"memory.{name}" for name in getattr(solver, "per_client", ())]
-        workers.keep(who.clients, names, torch.device("cpu"))
-    for _ in train(workers, Quadratic(), batches, plan=the_plan, solver=solver, lr=lr, until=STEPS):
-        if seen:
-            seen(workers)
-    return workers
-
-
-def same(one: Workers | Tensor, other: Workers | Tensor, tolerance: float = 1e-11) -> None:
-    one, other = (x.params if isinstance(x, Workers) else x for x in (one, other))
-    torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
-
-
-class Textbook:
-    """Workers as a list of vectors; rules as they stand in the papers, part by part."""
-
-    def __init__(self, schedule: Schedule, clients: int = M, weights: Tensor = WEIGHTS) -> None:
-        the_plan = made(schedule, weights)
-        self.schedule, self.p = schedule, weights
-        self.parts = [
-            torch.cat([torch.arange(a, b) for a, b in spans]) for spans in the_plan.partition.parts
-        ]
-        self.x = [rows(1, D, 0)[0].clone() for _ in range(clients)]
-        self.r = self.x[0].clone()
-        self.batches = quadratic_batches(clients, D)
-        self.h = [torch.zeros(schedule.parts, dtype=torch.float64) for _ in range(clients)]
-
-    def gradient(self, i: int, k: int) -> Tensor:
-        inputs, targets, _ = self.batches(k)
-        return inputs[i, 0] * (self.x[i] - targets[i, 0])
-
-    def mean(self, j: Tensor) -> Tensor:
-        return sum(p * x[j] for p, x in zip(self.p, self.x, strict=True))
-
 
 # FedProx
 
@@ -275,73 +213,6 @@ def test_fednova_with_workers_of_different_speed(schedule: Schedule, rho: float)
     ):  # fmt: skip
         pass
     same(workers, torch.stack(t.x), 1e-10)
-
-
-# Outer optimizers
-
-
-@pytest.mark.parametrize("schedule", BOTH)
-@pytest.mark.parametrize("base", [SGD(0.9), FedProx(0.3), SCAFFOLD(), adam()])
-def test_an_outer_step_of_1_is_plain_averaging(schedule: Schedule, base: Solver) -> None:
-    same(run(Outer(SGD(), base=base), schedule), run(base, schedule))
-
-
-@pytest.mark.parametrize("schedule", BOTH)
-@pytest.mark.parametrize("keep", [0.0, 0.25])
-@pytest.mark.parametrize("kind", ["fedavgm", "nesterov", "fedadam"])
-def test_an_outer_optimizer_is_torchs_on_each_part(
-    schedule: Schedule, keep: float, kind: str
-) -> None:
-    t = Textbook(schedule)
-    r = [torch.nn.Parameter(t.r[j].clone()) for j in t.parts]
-    optimizers = {
-        "fedavgm": lambda p: torch.optim.SGD([p], lr=0.8, momentum=0.9),
-        "nesterov": lambda p: torch.optim.SGD([p], lr=0.8, momentum=0.9, nesterov=True),
-        "fedadam": lambda p: torch.optim.Adam([p], lr=0.02, betas=(0.9, 0.99), eps=1e-3),
-    }
-    outer = [optimizers[kind](p) for p in r]
-    for k in range(1, STEPS + 1):
-        for i in range(M):
-            t.x[i] = t.x[i] - lr(k) * t.gradient(i, k)
-        for part in schedule(k):
-            j = t.parts[part]
-            r[part].grad = r[part].detach() - t.mean(j)
-            outer[part].step()
-            for i in range(M):
-                t.x[i][j] = (1 - keep) * r[part].detach() + keep * t.x[i][j]
-    ours = {
-        "fedavgm": Outer(SGD(0.9), 0.8, keep),
-        "nesterov": Outer(SGD(0.9, nesterov=True), 0.8, keep),
-        "fedadam": Outer(Adam(0.9, 0.99, 1e-3), 0.02, keep),
-    }
-    same(run(ours[kind], schedule), torch.stack(t.x))
-
-
-def test_the_named_outer_optimizers() -> None:
-    assert fedavgm() == Outer(SGD(0.9), 1.0)
-    assert fedavgm(nesterov=True).optimizer == SGD(0.9, nesterov=True)
-    assert fedadam().optimizer == Adam(0.9, 0.99, 1e-3)
-    assert diloco() == Outer(SGD(0.9, nesterov=True), 0.7, base=adamw())
-
-
-# Adam
-
-
-@pytest.mark.parametrize("decay", [0.0, 0.1])
-@pytest.mark.parametrize("decoupled", [False, True])
-def test_adam_is_torchs(decay: float, decoupled: bool) -> None:
-    solver = (adamw if decoupled else adam)(weight_decay=decay)
-    params = rows(2, D, 0)
-    theirs = torch.nn.Parameter(params.clone())
-    kind = torch.optim.AdamW if decoupled else torch.optim.Adam
-    optimizer = kind([theirs], lr=0.1, weight_decay=decay)
-    state = solver.init(params, LAYOUT)
-    for step in range(1, 7):
-        grads = rows(2, D, step)
-        theirs.grad = grads.clone()
-        optimizer.step()
-        solver.step_(params, grads, state, Step(0.1, torch.full((2, 1), float(step)).double()))
-        same(params, theirs.detach(), 1e-12)
 
 
 # Delay

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.cli.test_cli import RECIPE
+from tests.cli.program import RECIPE
 
 from partavg.cli import main
 from partavg.theory import Constants, Theorem2

@@ -43,11 +43,6 @@ class Run:
     step: int
     """The last step it took."""
 
-    @property
-    def latest(self) -> Row:
-        """Its summary or, before there is one, what its metrics say so far."""
-        return self.summary if self.summary is not None else _so_far(self.series)
-
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -64,8 +59,9 @@ class Group:
     @property
     def shown(self) -> Result:
         """The same or, as long as none is finished, what all have so far."""
-        found = self.result
-        return found if found.summaries else Result(self.name, tuple(r.latest for r in self.runs))
+        if self.result.summaries:
+            return self.result
+        return Result(self.name, tuple(_so_far(run.series) for run in self.runs))
 
     @property
     def status(self) -> str:

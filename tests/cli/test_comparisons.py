@@ -1,0 +1,94 @@
+"""`partavg compare` as a person uses it."""
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from tests.cli.program import LONG, files, partavg, wait_for_rows
+from tests.processes import Command
+
+
+def test_compare(recipe: Path, tmp_path: Path) -> None:
+    done = partavg(
+        "compare", recipe, "--seeds", 2, "--schemes", "periodic,partial,2-parts", cwd=tmp_path
+    )
+    for words in (
+        "engine: vmapped",
+        "partial seed 1: step 12/12, loss",
+        "accuracy",
+        "±",
+        "At the same traffic, partial averaging ended",
+        "run folders: runs/compare-1",
+        "report: runs/compare-1/report.html",
+    ):
+        assert words in done.stdout
+    out = tmp_path / "runs/compare-1"
+    assert len(list(out.glob("*-seed*/summary.json"))) == 6
+    assert "<svg" in (out / "report.html").read_text()
+    configs = [path.read_text() for path in out.glob("*/config.toml")]
+    assert all('name = "vmapped"' in text for text in configs)
+
+
+def test_compare_without_a_recipe_is_the_demo(tmp_path: Path) -> None:
+    done = partavg("compare", "--set", "training.steps=3", cwd=tmp_path)
+    assert "synchronous: step 3/3" in done.stdout
+    engines = {
+        re.search(r"\[engine\]\nname = .*\nchunk = .*", path.read_text())[0]
+        for path in tmp_path.glob("runs/compare-1/*/config.toml")
+    }
+    assert len(engines) == 1, "one engine for all schemes"
+
+
+def test_an_interrupted_comparison_goes_on(recipe: Path, tmp_path: Path) -> None:
+    arguments = ("compare", recipe, *LONG, "--schemes", "periodic,partial")
+    partavg(*arguments, "--out", "whole", cwd=tmp_path)
+    process = Command([*arguments, "--out", "out"], tmp_path)
+    wait_for_rows(tmp_path / "out" / "partial-seed0" / "metrics.jsonl", 20, process)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    command = errors.rpartition("continue with: partavg ")[2].split()
+    assert command[0] == "compare"
+    partavg(*command, cwd=tmp_path)
+    for scheme in ("periodic-seed0", "partial-seed0"):
+        assert files(tmp_path / "out" / scheme) == files(tmp_path / "whole" / scheme)
+    refused = partavg(*arguments, "--out", "out", cwd=tmp_path, code=2)
+    assert "holds a finished run" in refused.stderr
+    other = ("--out", "out", "--resume", "--set", "training.lr=0.5")
+    refused = partavg(*arguments, *other, cwd=tmp_path, code=2)
+    assert "was started with another training.lr" in refused.stderr
+    more = partavg(*arguments[:-1], "2-parts,periodic,partial", *other[:3], cwd=tmp_path)
+    assert "2-parts: step 200/200" in more.stdout
+    assert "periodic: step" not in more.stdout, "what is finished is not run again"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--schemes", "parital"], "scheme 'parital' is not known"),
+        (["--seeds", "0"], "0 seeds give no run"),
+        (["--schemes", "partial,3-parts"], "interval 4 cannot be cut into 3 parts"),
+        (["--set", "averaging.partition=layer"], "cannot fill 4 parts"),
+        (["--resume"], "--resume needs --out"),
+        (["--set", "model.batch_norm=true", "--set", "training.batch=1"], "more than 1 value per"),
+    ],
+)
+def test_bad_comparisons(recipe: Path, tmp_path: Path, arguments: list[str], sentence: str) -> None:
+    done = partavg("compare", recipe, *arguments, cwd=tmp_path, code=2)
+    assert sentence in done.stderr
+    assert not (tmp_path / "runs").exists(), "nothing was started"
+
+
+def test_a_scheme_that_diverges_does_not_stop_the_others(recipe: Path, tmp_path: Path) -> None:
+    recipe.write_text(recipe.read_text() + "\n[schemes.wild]\ntraining.lr = 1e15\n")
+    done = partavg(
+        "compare", recipe, "--schemes", "periodic,wild,partial", "--set", "checkpoints.every=0",
+        "--out", "o", cwd=tmp_path, code=3,
+    )  # fmt: skip
+    assert re.search(r"o/wild-seed0: .* is not finite at step \d+: lower training.lr = 10+\.0$",
+                     done.stderr.strip())  # fmt: skip
+    assert "wild diverged" in done.stdout
+    assert re.search(r"wild +– +–", done.stdout)
+    assert re.search(r"partial +\d\d\.\d\d ", done.stdout)
+    assert "unfinished, step" in (tmp_path / "o/report.html").read_text()
