@@ -2,10 +2,12 @@
 
 A solver is a frozen dataclass with four functions on rows. `step_` is the local update; `encode`
 is what a worker sends of a part, `decode_` what it does with the weighted sum of all messages.
-Here each worker moves by the sign of its gradient, and an averaging moves it half way to the mean.
+Here each worker moves by the sign of its gradient, and an averaging moves it half way to the mean,
+which leaves workers apart: that is said in `abilities`.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +21,7 @@ class SignDescent:
     """x ← x − η sign(g); at an averaging x ← (1 − pull) x + pull u."""
 
     pull: float = 0.5
+    abilities: ClassVar[partavg.Abilities] = partavg.Abilities(keeps_apart=True)
 
     def init(self, params: Tensor, layout: partavg.Layout) -> dict[str, Tensor]:
         """It remembers nothing."""

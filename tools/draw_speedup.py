@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from partavg import SGD, Batch, Gradients, Layout, Partition, Plan, Schedule, Span, Workers, train
+from partavg import SGD, Layout, Partition, Schedule, Span
+from partavg.core import Batch, Gradients, Plan, Workers, train
 from partavg.report.chart import Line, chart
 from partavg.theory import Constants, Theorem1
 

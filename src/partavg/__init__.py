@@ -1,21 +1,24 @@
 """Partial model averaging for federated learning and local SGD.
 
 Start with `Simulation`, which trains copies of your model on shares of your data and averages
-them as a `Schedule` says; see the README for an example.
+them as a `Schedule` says; see the README for an example. What only authors of training loops and
+engines need is in `partavg.core` and `partavg.engines`.
 """
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from partavg.backends.distributed import attach
     from partavg.backends.simulate import Discrepancy, Simulation
-    from partavg.core.average import consensus
+    from partavg.core.abilities import Abilities, abilities
+    from partavg.core.adapt import AdaComm, FedLAMA, PostLocal
+    from partavg.core.aggregate import About, Aggregate
     from partavg.core.layout import Layout
-    from partavg.core.loop import Batch, Engine, Gradients, Record, train
+    from partavg.core.loop import Record
     from partavg.core.participation import Participation
     from partavg.core.partition import (
-        PARTITIONS,
         Partition,
         Span,
         blocks,
@@ -24,38 +27,44 @@ if TYPE_CHECKING:
         contiguous,
         whole,
     )
-    from partavg.core.plan import Plan
     from partavg.core.rates import Cosine, StepDecay
     from partavg.core.schedule import Schedule
     from partavg.core.solver import Solver, Step, Sync
-    from partavg.core.workers import Workers
     from partavg.data import load_dataset
     from partavg.data.images import Images
-    from partavg.data.split import dirichlet, iid
-    from partavg.engines.looped import Looped
-    from partavg.engines.model import RowModel
-    from partavg.engines.vmapped import Vmapped
+    from partavg.data.split import dirichlet, iid, shards
     from partavg.evaluation import Evaluation, evaluate
     from partavg.notebook import Table, follow, load_run
+    from partavg.registry import register
+    from partavg.solvers.adam import adam, adamw
+    from partavg.solvers.fednova import FedNova
+    from partavg.solvers.fedprox import FedProx
+    from partavg.solvers.outer import Outer, diloco, fedadam, fedavgm
+    from partavg.solvers.scaffold import SCAFFOLD
     from partavg.solvers.sgd import SGD
+    from partavg.solvers.vrl_sgd import VRLSGD
 
 __all__ = [
-    "PARTITIONS",
+    "SCAFFOLD",
     "SGD",
-    "Batch",
+    "VRLSGD",
+    "Abilities",
+    "About",
+    "AdaComm",
+    "Aggregate",
     "Cosine",
     "Discrepancy",
-    "Engine",
     "Evaluation",
-    "Gradients",
+    "FedLAMA",
+    "FedNova",
+    "FedProx",
     "Images",
     "Layout",
-    "Looped",
+    "Outer",
     "Participation",
     "Partition",
-    "Plan",
+    "PostLocal",
     "Record",
-    "RowModel",
     "Schedule",
     "Simulation",
     "Solver",
@@ -64,49 +73,63 @@ __all__ = [
     "StepDecay",
     "Sync",
     "Table",
-    "Vmapped",
-    "Workers",
+    "abilities",
+    "adam",
+    "adamw",
     "attach",
     "blocks",
     "by_channel",
     "by_layer",
-    "consensus",
     "contiguous",
+    "diloco",
     "dirichlet",
     "evaluate",
+    "fedadam",
+    "fedavgm",
     "follow",
     "iid",
     "load_dataset",
     "load_run",
-    "train",
+    "register",
+    "shards",
     "whole",
 ]
 
 _HOMES = {
     "backends.distributed": "attach",
     "backends.simulate": "Discrepancy Simulation",
-    "core.average": "consensus",
+    "core.abilities": "Abilities abilities",
+    "core.adapt": "AdaComm FedLAMA PostLocal",
+    "core.aggregate": "About Aggregate",
     "core.layout": "Layout",
-    "core.loop": "Batch Engine Gradients Record train",
+    "core.loop": "Record",
     "core.participation": "Participation",
-    "core.partition": "PARTITIONS Partition Span blocks by_channel by_layer contiguous whole",
-    "core.plan": "Plan",
+    "core.partition": "Partition Span blocks by_channel by_layer contiguous whole",
     "core.rates": "Cosine StepDecay",
     "core.schedule": "Schedule",
     "core.solver": "Solver Step Sync",
-    "core.workers": "Workers",
     "data": "load_dataset",
     "data.images": "Images",
-    "data.split": "dirichlet iid",
-    "engines.looped": "Looped",
-    "engines.model": "RowModel",
-    "engines.vmapped": "Vmapped",
+    "data.split": "dirichlet iid shards",
     "evaluation": "Evaluation evaluate",
     "notebook": "Table follow load_run",
+    "registry": "register",
+    "solvers.adam": "adam adamw",
+    "solvers.fednova": "FedNova",
+    "solvers.fedprox": "FedProx",
+    "solvers.outer": "Outer diloco fedadam fedavgm",
+    "solvers.scaffold": "SCAFFOLD",
     "solvers.sgd": "SGD",
+    "solvers.vrl_sgd": "VRLSGD",
 }
 """Where each public name lives: imported when it is first used, since torch takes seconds to import
 and the command line answers most questions without it."""
+
+_MOVED = {
+    "core": "Batch Engine Gradients PARTITIONS Plan Workers consensus train",
+    "engines": "Looped RowModel Vmapped",
+}
+"""Names that were here in 0.1 and go with 0.3, and where they are now."""
 
 
 def __getattr__(name: str) -> Any:
@@ -115,6 +138,14 @@ def __getattr__(name: str) -> Any:
             value = getattr(import_module(f"partavg.{module}"), name)
             globals()[name] = value  # found at once from now on
             return value
+    for module, names in _MOVED.items():
+        if name in names.split():
+            warnings.warn(
+                f"partavg.{name} has moved to partavg.{module}.{name}; the old name goes with 0.3",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            return getattr(import_module(f"partavg.{module}"), name)
     raise AttributeError(f"module 'partavg' has no attribute {name!r}")
 
 

@@ -1,39 +1,28 @@
 """Settings that make no sense together are refused, with a reason."""
 
-from typing import Any
-
 import torch
 
 from partavg.config import Config
+from partavg.core.abilities import abilities, check_abilities
 from partavg.core.solver import Solver
 from partavg.data.dataset import Dataset
-from partavg.solvers.fednova import FedNova
-from partavg.solvers.fedprox import FedProx
-from partavg.solvers.outer import Outer
-from partavg.solvers.scaffold import SCAFFOLD
-from partavg.solvers.vrl_sgd import VRLSGD
 
 
 def check_solver(config: Config, made: Solver) -> None:
-    """Solvers below solvers, and what they need of the other workers."""
-    name, kinds = config.solver.name, _kinds(made)
-    if kinds.count(Outer) > 1 or (Outer in kinds and FedProx in kinds[: kinds.index(Outer)]):
-        raise ValueError(
-            f"solver.name = {name!r} has an outer optimizer below: it must be the topmost solver, "
-            f"and the only one"
-        )
-    if _models_put_away(config) and {SCAFFOLD, VRLSGD, FedNova} & set(kinds):
+    """What a solver says that it needs of the other workers."""
+    check_abilities(made)
+    name, said = config.solver.name, abilities(made)
+    if _models_put_away(config) and said.needs_last_average:
         raise ValueError(
             f"solver.name = {name!r} compares models with the last average, but with "
             f"participation.redistribution = 'none' a model may be older: use permute or average"
         )
-    if config.pace.name != "even" and VRLSGD in kinds:
+    if config.pace.name != "even" and said.needs_equal_steps:
         raise ValueError(
             f"solver.name = {name!r} needs workers that take the same steps, or its corrections "
             f"do not add up to nothing: use pace.name = even, or scaffold"
         )
-    resets = getattr(getattr(made, "base", None), "momentum_at_averaging", "local") != "local"
-    if config.averaging.delay and resets and {SCAFFOLD, VRLSGD} & set(kinds):
+    if config.averaging.delay and not said.allows_delay:
         raise ValueError(
             f"solver.name = {name!r} cannot follow momentum that changes when a delayed average "
             f"arrives: use momentum_at_averaging = local, or averaging.delay = 0"
@@ -51,11 +40,6 @@ def check_adapt(config: Config) -> None:
 
 def _models_put_away(config: Config) -> bool:
     return config.participation.redistribution == "none" and config.participation.every > 0
-
-
-def _kinds(made: Any) -> list[type]:
-    """The types of a solver and of those below it."""
-    return [type(made), *(_kinds(made.base) if hasattr(made, "base") else [])]
 
 
 def check_images(config: Config, data: Dataset) -> None:

@@ -1,6 +1,6 @@
 """Settings: everything that decides a run."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -17,6 +17,7 @@ from partavg.data.split import SPLITS
 from partavg.engines.choose import EngineName
 from partavg.engines.fused.precision import Precision
 from partavg.models import MODELS
+from partavg.registry import Names
 from partavg.solvers import SOLVERS
 
 LocalAccuracy = Literal["best", "mean", "first", "all"]
@@ -129,7 +130,7 @@ class Config:
     checkpoints: Checkpoints = Checkpoints()
 
 
-COMPONENTS: dict[str, tuple[Mapping[str, Callable[..., Any]], str]] = {
+COMPONENTS: dict[str, tuple[Names[Callable[..., Any]], str]] = {
     "data": (DATASETS, "fashion_subset"),
     "split": (SPLITS, "iid"),
     "model": (MODELS, "mlp"),
@@ -143,9 +144,9 @@ COMPONENTS: dict[str, tuple[Mapping[str, Callable[..., Any]], str]] = {
 
 def create(kind: str, component: Component, *arguments: Any) -> Any:
     """Make what a component describes."""
-    registry, _ = COMPONENTS[kind]
+    names, _ = COMPONENTS[kind]
     options = {
         key: create("solver", value) if isinstance(value, Component) else value
         for key, value in component.options.items()
     }
-    return registry[component.name](*arguments, **options)
+    return names[component.name](*arguments, **options)

@@ -11,7 +11,8 @@ from typing import Any
 from partavg.config import Config
 from partavg.recipes import ROOT
 from partavg.recipes import names as names
-from partavg.tables import check_name, override_, parse, read
+from partavg.registry import check_name
+from partavg.tables import override_, parse, read
 
 
 @dataclass(frozen=True, slots=True)

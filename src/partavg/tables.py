@@ -1,6 +1,5 @@
 """Settings from TOML tables and back; any mistake is a ValueError of one sentence."""
 
-import difflib
 import inspect
 import json
 import tomllib
@@ -14,8 +13,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from partavg.config import COMPONENTS, Component, Config
 from partavg.core.partition import PARTITIONS
 from partavg.core.solver import Solver
+from partavg.registry import suggestion
 from partavg.solvers import SOLVERS
-from partavg.solvers.sgd import SGD
 
 _FINITE = ConfigDict(allow_inf_nan=False)
 _STEPS = 400  # of a recipe that gives no budget
@@ -45,7 +44,7 @@ def parse(table: Table) -> Config:
         sections[name] = _component(values, name, name) if component else section(values, cls, name)
     config = Config(**sections)
     training, averaging = config.training, config.averaging
-    check_name("averaging.partition", averaging.partition, PARTITIONS)
+    PARTITIONS.find(averaging.partition, "averaging.partition")
     if averaging.parts is None:
         parts = 1 if averaging.partition == "whole" else averaging.interval
         averaging = replace(averaging, parts=parts)
@@ -124,33 +123,42 @@ def section(table: Table, cls: type, name: str) -> Any:
 
 
 def _component(table: Table, kind: str, path: str) -> Component:
-    registry, default = COMPONENTS[kind]
+    names, default = COMPONENTS[kind]
     name = _value(str, table.get("name", default), f"{path}.name")
-    check_name(f"{path}.name", name, registry)
-    known = _options(registry[name])
+    known = _options(names.find(name, f"{path}.name"))
     given = {key: value for key, value in table.items() if key != "name"}
     _check_keys(given, {"name": None, **known}, f"{path}.")
     options = {
         key: _nested(given.get(key, {}), p.annotation, f"{path}.{key}")
-        if p.annotation in _NESTED
+        if _is_solver(p.annotation)
         else _value(p.annotation, given.get(key, p.default), f"{path}.{key}")
         for key, p in known.items()
     }
     return Component(name, options)
 
 
-_NESTED: dict[Any, tuple[str, ...]] = {Solver: tuple(SOLVERS), SGD: ("sgd",)}
-"""Options that are solvers themselves, and which may be named."""
+def _is_solver(annotation: Any) -> bool:
+    """Whether an option is a solver itself: any, or one of a class."""
+    return isinstance(annotation, type) and issubclass(annotation, Solver)
+
+
+def _usable(annotation: type) -> list[str]:
+    """The names of the solvers that such an option may be."""
+    made = {
+        name: make if isinstance(make, type) else get_type_hints(make).get("return", Solver)
+        for name, make in SOLVERS.items()
+    }
+    return [name for name, kind in made.items() if issubclass(kind, annotation)]
 
 
 def _nested(table: Any, annotation: Any, path: str) -> Component:
     if not isinstance(table, Mapping):
         raise ValueError(f"{path} = {_toml(table)} is not a section: write [{path}], keys below it")
     component = _component(table, "solver", path)
-    if component.name not in _NESTED[annotation]:
+    usable = _usable(annotation)
+    if component.name not in usable:
         raise ValueError(
-            f"{path}.name = {component.name!r} cannot be used there: "
-            f"use {' or '.join(_NESTED[annotation])}"
+            f"{path}.name = {component.name!r} cannot be used there: use {' or '.join(usable)}"
         )
     return component
 
@@ -176,23 +184,7 @@ def _value(hint: Any, value: Any, key: str) -> Any:
 def _check_keys(table: Table, known: Iterable[str], prefix: str) -> None:
     for key in table:
         if key not in known:
-            raise ValueError(f"unknown key {prefix + key!r}: {_suggest(key, known, prefix)}")
-
-
-def check_name(key: str, name: str, known: Iterable[str], otherwise: str = "") -> None:
-    """Raise a ValueError if a name is not known: with a close one, or what to do otherwise."""
-    if name not in known:
-        hint = _suggest(name, known)
-        if otherwise and not hint.startswith("did"):
-            hint = otherwise
-        raise ValueError(f"{key} = {name!r} is not known: {hint}")
-
-
-def _suggest(word: str, known: Iterable[str], prefix: str = "") -> str:
-    close = difflib.get_close_matches(word, list(known), n=1)
-    if close:
-        return f"did you mean {prefix + close[0]!r}?"
-    return f"use {', '.join(prefix + name for name in known)}"
+            raise ValueError(f"unknown key {prefix + key!r}: {suggestion(key, known, prefix)}")
 
 
 def _toml(value: Any) -> str:

@@ -7,6 +7,7 @@ from tests.problems import LAYOUT, Quadratic, plan, quadratic_batches, start
 from tests.strategies import rows
 from torch import Tensor
 
+from partavg.core.abilities import abilities
 from partavg.core.loop import Batch, train
 from partavg.core.plan import Plan
 from partavg.core.schedule import Schedule
@@ -40,7 +41,7 @@ def run(
         return Batch(*(tensor[active] for tensor in every(step)))
 
     if who and who.moves:
-        names = [f"memory.{name}" for name in getattr(solver, "per_client", ())]
+        names = [f"memory.{name}" for name in abilities(solver).per_client]
         workers.keep(who.clients, names, torch.device("cpu"))
     for _ in train(workers, Quadratic(), batches, plan=the_plan, solver=solver, lr=lr, until=STEPS):
         if seen:

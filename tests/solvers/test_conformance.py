@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from partavg.backends.simulate import Simulation
+from partavg.core.abilities import abilities
 from partavg.core.loop import Batch, train
 from partavg.core.pace import Fixed
 from partavg.core.participation import Participation
@@ -37,7 +38,7 @@ def trained(solver: Solver, schedule: Schedule, steps: int = 13, **plans) -> tor
         return Batch(*(tensor[active] for tensor in every(step)))
 
     if who and who.moves:
-        names = tuple(f"memory.{name}" for name in getattr(solver, "per_client", ()))
+        names = tuple(f"memory.{name}" for name in abilities(solver).per_client)
         workers.keep(who.clients, names, torch.device("cpu"))
     for _ in train(
         workers, Quadratic(), batches, plan=made, solver=solver, lr=lambda k: 0.1 / k**0.5,

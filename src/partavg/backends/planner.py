@@ -1,6 +1,6 @@
 """From policies, as a user names them, to what the training loop needs."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -8,14 +8,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from partavg.core.abilities import abilities, name_of
 from partavg.core.adapt import Adapt
+from partavg.core.aggregate import Aggregate, weighted_sum
 from partavg.core.layout import Layout
 from partavg.core.pace import Pace
 from partavg.core.participation import Participation, Swap, swap_
 from partavg.core.partition import PARTITIONS, Partition, Span, follow
 from partavg.core.plan import Plan
 from partavg.core.schedule import Schedule
-from partavg.core.solver import Solver, per_client
+from partavg.core.solver import Solver
 from partavg.core.workers import Workers
 
 Buffers = Literal["part", "every", "local", "recompute"]
@@ -31,30 +33,33 @@ class Planner:
     statistics: Layout
     partition: str | Partition
     buffers: str
-    shares: Float[Tensor, "n"]
+    weights: Float[Tensor, "n"]
     participation: Participation | None = None
     pace: Pace | None = None
     delay: int = 0
     seed: int = 0
     rows: slice = field(default_factory=lambda: slice(None))
     swap: Swap = swap_
+    aggregate: Aggregate = weighted_sum
 
     def __call__(self, schedule: Schedule) -> Plan:
         """A plan; a delay that does not fit a shorter interval is shortened."""
         cut = self.partition
         if isinstance(cut, str):
-            make = _maker(cut if schedule.parts > 1 else "whole")
+            make = PARTITIONS.find(cut if schedule.parts > 1 else "whole")
             cut = make(self.params, schedule.parts, self.seed)
         return Plan(
             schedule,
             cut,
             self._buffer_parts(cut),
-            self.shares,
+            self.weights,
             self.participation,
             self.pace,
             min(self.delay, schedule.interval - 1),
             self.rows,
             self.swap,
+            self.aggregate,
+            self.seed,
         )
 
     def _buffer_parts(self, partition: Partition) -> tuple[tuple[Span, ...], ...]:
@@ -68,13 +73,13 @@ class Planner:
         return (everything,) * len(partition.parts)
 
 
-def shares_of(policy: str, split: Sequence[Tensor]) -> Float[Tensor, "m"]:
+def client_weights(policy: str, split: Sequence[Tensor]) -> Float[Tensor, "m"]:
     """p_i of all clients."""
     if policy not in get_args(Weights):
         raise ValueError(f"weights {policy!r} is not known: use {' or '.join(get_args(Weights))}")
     counts = torch.tensor([len(samples) for samples in split], dtype=torch.float64)
-    shares = counts if policy == "samples" else torch.ones_like(counts)
-    return shares / shares.sum()
+    weights = counts if policy == "samples" else torch.ones_like(counts)
+    return weights / weights.sum()
 
 
 def kept(
@@ -84,7 +89,7 @@ def kept(
     if participation.redistribution == "none":
         common = {f"memory.{name}" for name in shared}
         return tuple(name for name in workers.row_names if name not in common)
-    return tuple(f"memory.{name}" for name in per_client(solver))
+    return tuple(f"memory.{name}" for name in abilities(solver).per_client)
 
 
 def bank_device(name: str, device: torch.device) -> torch.device:
@@ -103,7 +108,10 @@ def check_recut(adapt: Adapt | None, partition: str | Partition) -> None:
         )
 
 
-def _maker(name: str) -> Callable[..., Partition]:
-    if name not in PARTITIONS:
-        raise ValueError(f"partition {name!r} is not known: use {', '.join(PARTITIONS)}")
-    return PARTITIONS[name]
+def check_aggregate(aggregate: Aggregate, solver: Solver) -> None:
+    """Raise a ValueError if an aggregate could not be told what workers have in common."""
+    if aggregate is not weighted_sum and abilities(solver).keeps_apart:
+        raise ValueError(
+            f"solver {name_of(solver)} keeps workers apart, and an aggregate must know what they "
+            f"have in common: use a solver that does not, or the weighted sum"
+        )

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,14 +16,17 @@ from partavg.backends.planner import (
     Planner,
     Weights,
     bank_device,
+    check_aggregate,
     check_recut,
+    client_weights,
     kept,
-    shares_of,
 )
-from partavg.backends.state import States, shared_names
+from partavg.backends.state import States
 from partavg.backends.team import Solo, Team, share, shares
 from partavg.core import average
+from partavg.core.abilities import check_abilities, shared_names
 from partavg.core.adapt import Adapt
+from partavg.core.aggregate import Aggregate, weighted_sum
 from partavg.core.loop import Batch, Record, Watch, train, unwatched
 from partavg.core.pace import Pace
 from partavg.core.participation import Participation
@@ -61,7 +63,8 @@ class Simulation:
     local and "recompute"d from training samples for evaluation. With `participation` only some
     of the workers train at a time, with `pace` not all of them take every step; what a client that
     is not active keeps is in a `bank` on the "device" or the "cpu". `delay` lets averages arrive
-    later, `adapt` changes the schedule while training goes on. `transform` makes of stored samples
+    later, `adapt` changes the schedule while training goes on. `aggregate` is what becomes of the
+    workers' messages, by default their weighted sum. `transform` makes of stored samples
     what the model sees, for example `Images`. `precision` and `deterministic` are the
     fused engine's. The workers are dealt over the processes of a `team`, which all make the same
     calls.
@@ -98,6 +101,7 @@ class Simulation:
         pace: Pace | None = None,
         delay: int = 0,
         adapt: Adapt | None = None,
+        aggregate: Aggregate = weighted_sum,
         transform: Augment | None = None,
         engine: str = "auto",
         chunk: int = 0,
@@ -113,6 +117,8 @@ class Simulation:
         self._batches = Batches(split, batch, seed)
         self._model = RowModel(model, loss, self._device)
         self._solver = solver or SGD()
+        check_abilities(self._solver)
+        check_aggregate(aggregate, self._solver)
         self._lr = lr if callable(lr) else lambda step: lr
         self._loss = loss
         self._recompute = buffers == "recompute"
@@ -132,13 +138,14 @@ class Simulation:
             self._model.buffers,
             partition,
             buffers,
-            shares_of(weights, split).to(self._device, self._model.dtype),
+            client_weights(weights, split).to(self._device, self._model.dtype),
             participation,
             pace,
             delay,
             seed,
             share(self._team, self.active),
             self._team.swap(len(split), self.active),
+            aggregate,
         )
         self._course = Course(schedule, adapt, planner)
 
@@ -161,13 +168,15 @@ class Simulation:
         self.workers = Workers.start(
             params, statistics, self._model.params, self._solver, self.schedule.parts
         )
-        shared = shared_names(self._solver, self._model.params, start[0])
+        shared = shared_names(self._solver)
         self._states = States(self._team, self.active, len(split), shared)
         if participation and participation.moves:
             names = kept(participation, self._solver, self.workers, shared)
             homes = shares(len(split), self._team.size)[self._team.rank]
             self.workers.keep(homes.stop - homes.start, names, bank_device(bank, self._device))
         self._course.prepare_(self.workers)
+        if aggregate is not weighted_sum:
+            self.workers.remember_start_()
 
     @property
     def schedule(self) -> Schedule:
@@ -280,8 +289,7 @@ class Simulation:
     @property
     def _all_weights(self) -> Tensor:
         """p_i of all workers that took the last step."""
-        everybody = replace(self._course.plan, rows=slice(None))
-        return everybody.weights_at(max(1, self.workers.step))
+        return self._course.plan.all_weights_at(max(1, self.workers.step))
 
     def _here(self, workers: Int[np.ndarray, "_"]) -> Int[np.ndarray, "_"]:
         """Of some value per worker, those of the workers held here."""

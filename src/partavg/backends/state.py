@@ -4,12 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from jaxtyping import Float
 from torch import Tensor
 
 from partavg.backends.team import Team
-from partavg.core.layout import Layout
-from partavg.core.solver import Solver
 
 State = dict[str, Any]
 """What `Workers.state` gives."""
@@ -64,9 +61,3 @@ class States:
 def _outlined(rows: Tensor, count: int) -> Tensor:
     """As many columns of that type, and no memory of the rows: others than the first need these."""
     return rows.new_empty(0, *rows.shape[1:], device="cpu")
-
-
-def shared_names(solver: Solver, layout: Layout, row: Float[Tensor, "d"]) -> frozenset[str]:
-    """The entries of a solver's memory that do not grow with the number of workers."""
-    memory = solver.init(row.expand(2, -1), layout)
-    return frozenset(name for name, tensor in memory.items() if len(tensor) == 1)

@@ -11,7 +11,7 @@ from partavg.core.schedule import Schedule
 from partavg.cost import PARAMETERS, WIRES, Cost, Job, Network, cost, plans, recommend
 from partavg.cost.recommend import Recommendation, long_enough
 from partavg.folder import Row, write_json
-from partavg.tables import check_name
+from partavg.registry import check_name
 
 
 def plan(

@@ -1,1 +1,24 @@
-"""Partial averaging on tensors: no modules, no files, no processes, no randomness of its own."""
+"""Tensors only: layouts, partitions, schedules, solvers' protocol, averaging and the loop.
+
+For authors of training loops and engines; what users build with is in `partavg` itself.
+"""
+
+from partavg.core.aggregate import weighted_sum
+from partavg.core.average import Reduce, consensus
+from partavg.core.loop import Batch, Engine, Gradients, train
+from partavg.core.partition import PARTITIONS
+from partavg.core.plan import Plan
+from partavg.core.workers import Workers
+
+__all__ = [
+    "PARTITIONS",
+    "Batch",
+    "Engine",
+    "Gradients",
+    "Plan",
+    "Reduce",
+    "Workers",
+    "consensus",
+    "train",
+    "weighted_sum",
+]

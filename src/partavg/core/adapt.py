@@ -14,6 +14,7 @@ from torch import Tensor
 
 from partavg.core.rates import nearest
 from partavg.core.schedule import Schedule
+from partavg.registry import Names
 
 Notes = dict[str, Any]
 
@@ -199,9 +200,12 @@ def fedlama(decays: tuple[int, ...], scale: Fraction, *, phi: int = 2) -> Adapt:
     return FedLAMA(phi)
 
 
-ADAPTS: dict[str, Callable[..., Adapt | None]] = {
-    "adacomm": adacomm,
-    "fedlama": fedlama,
-    "fixed": fixed,
-    "post_local": post_local,
-}
+ADAPTS: Names[Callable[..., Adapt | None]] = Names(
+    "adapt",
+    {
+        "adacomm": adacomm,
+        "fedlama": fedlama,
+        "fixed": fixed,
+        "post_local": post_local,
+    },
+)

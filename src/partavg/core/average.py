@@ -7,17 +7,22 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from partavg.core.abilities import abilities
 from partavg.core.partition import Span
-from partavg.core.solver import Solver, State, Sync, plain
+from partavg.core.solver import Solver, State, Sync
 from partavg.kernels.backend import uses_triton
 
 Arriving = Callable[[], Tensor]
 """A sum over all workers [l] that may be on its way: call it to wait for it."""
 
 
+Combine = Callable[[Tensor, Tensor], Tensor]
+"""(messages [m, l] and weights [m] of all workers) -> one message [l]."""
+
+
 @runtime_checkable
 class Reduce(Protocol):
-    """A sum over this process's workers [l] -> that over all workers: all that a backend adds."""
+    """From this process's workers to all workers: all that a backend adds."""
 
     @property
     def room(self) -> int:
@@ -27,11 +32,15 @@ class Reduce(Protocol):
     def __call__(
         self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
     ) -> Arriving:
-        """Begin to sum; `message` is used up.
+        """Begin to sum a message [l] over all processes; it is used up.
 
         Messages of one key are about the same at different times. Where a sum must be `exact`
         nothing may be rounded.
         """
+        ...
+
+    def gather(self, rows: Float[Tensor, "m l"]) -> Arriving:
+        """Begin to collect the rows of all processes, one below the other."""
         ...
 
 
@@ -48,6 +57,10 @@ class Alone:
     ) -> Arriving:
         """The sum is complete."""
         return lambda: message
+
+    def gather(self, rows: Float[Tensor, "m l"]) -> Arriving:
+        """All rows are here."""
+        return lambda: rows
 
 
 alone = Alone()
@@ -88,24 +101,40 @@ def collect(
     reduce: Reduce,
     key: int | None = None,
     exact: bool = False,
+    combine: Combine | None = None,
 ) -> tuple[Arriving, list[int]]:
     """The weighted sums of all workers' messages about a part in one reduction, and their lengths.
 
     `params` are the columns of the spans. Where the message is the parameters themselves, only
-    their weighted sum, one row, is new.
+    their weighted sum, one row, is new. To `combine` messages in another way they are collected.
     """
     encoded = params
-    if not plain(solver):
+    if not abilities(solver).plain:
         encoded = [
             solver.encode(rows, {k: v[:, a:b] for k, v in state.items()}, sync)
             for rows, (a, b) in zip(params, spans, strict=True)
         ]
     own, others = _widths(encoded), _widths(buffers)
+    if combine is not None:
+        return _combined([*encoded, *buffers], weights, reduce, combine), own + others
     middle, end = sum(own), sum(own) + sum(others)
     message = weights.new_empty(end + reduce.room)
     _weigh_(message[:middle], encoded, weights)
     _weigh_(message[middle:end], buffers, weights)
     return reduce(message, key, exact=exact), own + others
+
+
+def _combined(
+    messages: Sequence[Tensor], weights: Float[Tensor, "m"], reduce: Reduce, combine: Combine
+) -> Arriving:
+    """What a function makes of the whole messages, once those of all workers are here."""
+    arriving = reduce.gather(torch.cat([*messages, weights[:, None]], 1))
+
+    def combined() -> Tensor:
+        rows = arriving()
+        return combine(rows[:, :-1], rows[:, -1])
+
+    return combined
 
 
 def deliver_(
@@ -122,7 +151,7 @@ def deliver_(
     """Give the sums, of these lengths one after another, to all workers."""
     own = lengths[: len(spans)]
     middle = sum(own)
-    if plain(solver):
+    if abilities(solver).plain:
         _spread_(params, total[:middle])
     else:
         pieces = torch.split(total[:middle], own)

@@ -1,14 +1,28 @@
 """Exchange between workers: averaging parts, now or on their way, and handing models over."""
 
-from itertools import chain
+from collections.abc import Sequence
+from functools import partial
+from itertools import accumulate, chain
 
 import torch
 from torch import Tensor, tensor
 
-from partavg.core.average import Reduce, alone, collect, deliver_, discrepancy, reduced
+from partavg.core.abilities import message_length, sends_parameters
+from partavg.core.aggregate import About, weighted_sum
+from partavg.core.average import (
+    Arriving,
+    Reduce,
+    Views,
+    alone,
+    collect,
+    deliver_,
+    discrepancy,
+    reduced,
+)
 from partavg.core.participation import Participation
 from partavg.core.partition import Span
 from partavg.core.plan import Plan
+from partavg.core.seeds import fold
 from partavg.core.solver import Solver, Sync
 from partavg.core.workers import Workers, arrived
 
@@ -30,19 +44,11 @@ def average_(
     """
     spans = plan.partition.parts[part]
     buffer_spans = plan.buffer_parts[part] if buffers is None else buffers
-    sync = workers.sync(part, plan.share)
-    columns = workers.columns(spans, buffer_spans)
-    arriving, lengths = collect(
-        *columns,
-        workers.memory,
-        spans,
-        solver=solver,
-        sync=sync,
-        weights=plan.weights_at(workers.step),
-        reduce=reduce,
-        key=part,
-        exact=exact,
+    sync = workers.sync(part, plan.active_fraction)
+    arriving, lengths = send(
+        workers, part, plan, solver, reduce, sync=sync, buffers=buffer_spans, exact=exact
     )
+    columns = workers.columns(spans, buffer_spans)
     workers.bytes += sum(lengths) * workers.params.element_size()
     if "apart" in workers.notes:
         workers.notes["apart"][part] = _discrepancy(workers, part, plan, reduce)
@@ -58,6 +64,64 @@ def average_(
         }
     else:
         deliver_(*columns, arriving(), lengths, workers.memory, spans, solver=solver, sync=sync)
+        _note_common_(workers, spans, columns[0])
+
+
+def send(
+    workers: Workers,
+    part: int,
+    plan: Plan,
+    solver: Solver,
+    reduce: Reduce,
+    *,
+    sync: Sync,
+    buffers: Sequence[Span],
+    exact: bool = False,
+) -> tuple[Arriving, list[int]]:
+    """Send what workers have to say of a part; what comes back, and the lengths of its pieces."""
+    spans = plan.partition.parts[part]
+    combine = None
+    if plan.aggregate is not weighted_sum:
+        combine = partial(plan.aggregate, about=_about(workers, part, plan, solver))
+    return collect(
+        *workers.columns(spans, buffers),
+        workers.memory,
+        spans,
+        solver=solver,
+        sync=sync,
+        weights=plan.weights_at(workers.step),
+        reduce=reduce,
+        key=part,
+        exact=exact,
+        combine=combine,
+    )
+
+
+def _about(workers: Workers, part: int, plan: Plan, solver: Solver) -> About:
+    """What an Aggregate is told beside the messages."""
+    if workers.common is None:
+        raise ValueError("an Aggregate needs workers that know their start: call remember_start_")
+    spans = plan.partition.parts[part]
+    last = torch.cat([workers.common[start:stop] for start, stop in spans])
+    seed = fold(plan.seed, "aggregate", workers.step, part)
+    return About(part, workers.step, seed, last, places(spans, solver))
+
+
+def places(spans: Sequence[Span], solver: Solver) -> tuple[slice, ...]:
+    """Where the parameters of some spans lie in a message; nowhere if they are not sent."""
+    if not sends_parameters(solver):
+        return ()
+    each, beside = message_length(solver)
+    widths = [stop - start for start, stop in spans]
+    starts = accumulate((each * width + beside for width in widths), initial=0)
+    return tuple(slice(at, at + width) for at, width in zip(starts, widths, strict=False))
+
+
+def _note_common_(workers: Workers, spans: Sequence[Span], params: Views) -> None:
+    """Keep what all workers have in common now, where somebody wants to know."""
+    if workers.common is not None:
+        for (start, stop), rows in zip(spans, params, strict=True):
+            workers.common[start:stop] = rows[0]
 
 
 def arrive_(workers: Workers, plan: Plan, solver: Solver, *, at_once: bool = False) -> None:
@@ -78,6 +142,7 @@ def arrive_(workers: Workers, plan: Plan, solver: Solver, *, at_once: bool = Fal
                 solver=solver,
                 sync=Sync(*message["sync"]),
             )
+            _note_common_(workers, spans, sent[: len(spans)])
             for rows, after in zip(chain(*columns), sent, strict=True):
                 rows.add_(after)
             del workers.pending[part]

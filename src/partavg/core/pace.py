@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partavg.core.seeds import bits, fold
+from partavg.registry import Names
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,4 +91,6 @@ def drawn(interval: int, clients: int, seed: int, *, least: int = 1, most: int =
     return Drawn(interval, least, most, clients, seed)
 
 
-PACES: dict[str, Callable[..., Pace | None]] = {"drawn": drawn, "even": even, "fixed": fixed}
+PACES: Names[Callable[..., Pace | None]] = Names(
+    "pace", {"drawn": drawn, "even": even, "fixed": fixed}
+)

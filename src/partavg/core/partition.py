@@ -13,6 +13,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from partavg.core.layout import Layout
+from partavg.registry import Names
 
 
 class Span(NamedTuple):
@@ -150,13 +151,16 @@ def blocks(layout: Layout, parts: int, seed: int = 0) -> Partition:
     return Partition(layout.size, tuple(_merged(dealt[part::parts]) for part in range(parts)))
 
 
-PARTITIONS: dict[str, Callable[[Layout, int, int], Partition]] = {
-    "blocks": blocks,
-    "channel": by_channel,
-    "contiguous": contiguous,
-    "layer": by_layer,
-    "whole": whole,
-}
+PARTITIONS: Names[Callable[[Layout, int, int], Partition]] = Names(
+    "partition",
+    {
+        "blocks": blocks,
+        "channel": by_channel,
+        "contiguous": contiguous,
+        "layer": by_layer,
+        "whole": whole,
+    },
+)
 
 
 def follow(partition: Partition, params: Layout, buffers: Layout) -> Partition:

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from partavg.core.aggregate import Aggregate, weighted_sum
 from partavg.core.pace import Pace
 from partavg.core.participation import Participation, Swap, swap_
 from partavg.core.partition import Partition, Span
@@ -33,13 +34,19 @@ class Plan:
     """Of the workers that train, those held here."""
     swap: Swap = swap_
     """How what clients keep for themselves gets to where it is kept, and back."""
+    aggregate: Aggregate = weighted_sum
+    """What becomes of the workers' messages."""
+    seed: int = 0
+    """From which an Aggregate draws."""
 
     def weights_at(self, step: int) -> Float[Tensor, "m"]:
         """p_i of the workers that train here at a step."""
-        if self.participation is None:
-            return self.weights[self.rows]
+        return self.all_weights_at(step)[self.rows]
+
+    def all_weights_at(self, step: int) -> Float[Tensor, "a"]:
+        """p_i of the workers that train at a step, here or in other processes."""
         who = self.participation
-        return _drawn(self.weights, who, who.draw(step))[self.rows]
+        return self.weights if who is None else _drawn(self.weights, who, who.draw(step))
 
     def stepping(self, step: int) -> Bool[Tensor, "m"] | None:
         """Which workers held here take a step; None if all do."""
@@ -52,7 +59,7 @@ class Plan:
         return None if mask.all() else torch.from_numpy(mask)
 
     @property
-    def share(self) -> float:
+    def active_fraction(self) -> float:
         """Of all clients, those that are active."""
         who = self.participation
         return who.active / who.clients if who else 1.0

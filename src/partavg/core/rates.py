@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
+from partavg.registry import Names
+
 
 @dataclass(frozen=True, slots=True)
 class StepDecay:
@@ -122,4 +124,6 @@ def _warmup(value: float, length: Fraction) -> int:
     return nearest(value, length)
 
 
-RATES: dict[str, Callable[..., Rate]] = {"constant": constant, "cosine": cosine, "step": step}
+RATES: Names[Callable[..., Rate]] = Names(
+    "learning-rate schedule", {"constant": constant, "cosine": cosine, "step": step}
+)

@@ -1,5 +1,6 @@
 """What a local solver is: a few functions on rows."""
 
+import warnings
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Float
@@ -28,8 +29,18 @@ class Sync(NamedTuple):
     """Sum of the learning rates of those steps: exact under any schedule."""
     taken: Float[Tensor, "m 1"]
     """Local steps since the start."""
-    share: float = 1.0
+    active_fraction: float = 1.0
     """Of all clients, those that are active."""
+
+    @property
+    def share(self) -> float:
+        """The old name of `active_fraction`."""
+        warnings.warn(
+            "Sync.share is called active_fraction; the old name goes with 0.3",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return self.active_fraction
 
 
 @runtime_checkable
@@ -41,10 +52,7 @@ class Solver(Protocol):
     they are called on blocks of both: the same code serves m simulated workers, a process with
     some of them, and one client, and a block that fits the processor's cache.
 
-    A solver may name entries of its memory in an attribute `per_client`: they belong to the
-    client, not to the model, and stay with it when others take its place (see Participation).
-    With a true attribute `plain` it says that `encode` gives the rows and `decode_` only copies
-    the sum into them: then all of a part can be averaged at once.
+    What else it can do, and what it needs, it says in an attribute `abilities`, see `Abilities`.
     """
 
     def init(self, params: Float[Tensor, "m d"], layout: Layout) -> State:
@@ -74,14 +82,3 @@ class Solver(Protocol):
     ) -> None:
         """Take the weighted sum of all workers' messages into `rows` and `state`."""
         ...
-
-
-def per_client(solver: Solver) -> tuple[str, ...]:
-    """The entries of a solver's memory that belong to clients."""
-    names: tuple[str, ...] = getattr(solver, "per_client", ())
-    return names
-
-
-def plain(solver: Solver) -> bool:
-    """Whether what workers send is their parameters and what they take is the mean, no more."""
-    return bool(getattr(solver, "plain", False))

@@ -39,6 +39,8 @@ class Workers:
     """Parts whose average is on its way, see `Plan.delay`."""
     notes: dict[str, Any] = field(default_factory=dict)
     """What an adaptive interval remembers, see `Adapt`."""
+    common: Float[Tensor, "d"] | None = None
+    """Each part as all workers last had it in common, where an Aggregate wants to know."""
 
     @classmethod
     def start(
@@ -54,16 +56,19 @@ class Workers:
         memory = solver.init(params, layout)
         return cls(params, buffers, memory, clock, clock.clone(), clock[:, :1].clone())
 
+    def remember_start_(self) -> None:
+        """Keep the start, which all workers have in common, for an Aggregate."""
+        self.common = self.params[0].clone()
+
     def columns(self, spans: Sequence[Span], buffer_spans: Sequence[Span]) -> tuple[Views, Views]:
         """Some columns of parameters and of buffers."""
         return Slices(self.params, spans), Slices(self.buffers, buffer_spans)
 
-    def sync(self, part: int, share: float = 1.0) -> Sync:
+    def sync(self, part: int, active_fraction: float = 1.0) -> Sync:
         """What the workers did with a part since it was last averaged."""
         clock = slice(part, part + 1)
-        return Sync(
-            self.steps[:, clock].clone(), self.lr_sum[:, clock].clone(), self.taken.clone(), share
-        )
+        counts = self.steps[:, clock].clone(), self.lr_sum[:, clock].clone(), self.taken.clone()
+        return Sync(*counts, active_fraction)
 
     def recut(self, parts: int) -> None:
         """Begin to count for other parts, all of them just averaged."""

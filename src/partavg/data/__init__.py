@@ -16,16 +16,20 @@ from partavg.data import (
 from partavg.data.dataset import Dataset
 from partavg.data.root import root as data_root
 from partavg.data.source import Source
+from partavg.registry import Names
 
-DATASETS: dict[str, Callable[..., Dataset]] = {
-    "cifar10": cifar10.load,
-    "cifar100": cifar100.load,
-    "fashion_mnist": fashion_mnist.load,
-    "fashion_subset": fashion_subset.load,
-    "femnist": femnist.load,
-    "imdb": imdb.load,
-    "svhn": svhn.load,
-}
+DATASETS: Names[Callable[..., Dataset]] = Names(
+    "dataset",
+    {
+        "cifar10": cifar10.load,
+        "cifar100": cifar100.load,
+        "fashion_mnist": fashion_mnist.load,
+        "fashion_subset": fashion_subset.load,
+        "femnist": femnist.load,
+        "imdb": imdb.load,
+        "svhn": svhn.load,
+    },
+)
 
 SOURCES: dict[str, Source] = {
     source.name: source
@@ -48,6 +52,4 @@ def load_dataset(name: str, root: Path | None = None, **options: Any) -> Dataset
     >>> load_dataset("fashion_subset").shape
     (1, 28, 28)
     """
-    if name not in DATASETS:
-        raise ValueError(f"dataset {name!r} is not known: use {', '.join(DATASETS)}")
-    return DATASETS[name](data_root(root), **options)
+    return DATASETS.find(name)(data_root(root), **options)

@@ -10,6 +10,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from partavg.core.seeds import fold
+from partavg.registry import Names
 
 Split = list[Int[Tensor, "_"]]
 """The indices of each worker's samples."""
@@ -165,10 +166,13 @@ def _check_workers(samples: int, workers: int) -> None:
         )
 
 
-SPLITS: dict[str, Callable[..., Split]] = {
-    "dirichlet": dirichlet,
-    "iid": iid,
-    "saved": saved,
-    "shards": shards,
-    "writer": writer,
-}
+SPLITS: Names[Callable[..., Split]] = Names(
+    "split",
+    {
+        "dirichlet": dirichlet,
+        "iid": iid,
+        "saved": saved,
+        "shards": shards,
+        "writer": writer,
+    },
+)

@@ -18,6 +18,7 @@ from partavg.backends.flower.meeting import Rules
 from partavg.backends.flower.terms import Terms
 from partavg.backends.planner import Planner
 from partavg.config import Config, create
+from partavg.core.abilities import abilities, shared_names
 from partavg.core.rates import Rate
 from partavg.core.schedule import Schedule
 from partavg.core.seeds import fold, seeded
@@ -174,7 +175,9 @@ class Settings:
                     f"{key} = {value} is not a multiple of the {self.local_steps} steps between "
                     f"two exchanges: clients can change only there"
                 )
-        if who.redistribution == "none" and self.config.solver.name not in ("sgd", "adam", "adamw"):
+        made = build.solver(self.config)
+        changing = shared_names(made) - set(abilities(made).constant)
+        if who.redistribution == "none" and changing:
             raise ValueError(
                 f"solver.name = {self.config.solver.name!r} needs what all clients have in common, "
                 f"which a client that pauses misses with participation.redistribution = 'none': "

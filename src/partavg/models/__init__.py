@@ -10,14 +10,18 @@ from partavg.models.mlp import logistic, mlp
 from partavg.models.resnet import resnet20
 from partavg.models.vgg import vgg11
 from partavg.models.wide_resnet import wrn16_8, wrn28_10
+from partavg.registry import Names
 
-MODELS: dict[str, Callable[..., nn.Module]] = {
-    "cnn": cnn,
-    "logistic": logistic,
-    "lstm": lstm,
-    "mlp": mlp,
-    "resnet20": resnet20,
-    "vgg11": vgg11,
-    "wrn16_8": wrn16_8,
-    "wrn28_10": wrn28_10,
-}
+MODELS: Names[Callable[..., nn.Module]] = Names(
+    "model",
+    {
+        "cnn": cnn,
+        "logistic": logistic,
+        "lstm": lstm,
+        "mlp": mlp,
+        "resnet20": resnet20,
+        "vgg11": vgg11,
+        "wrn16_8": wrn16_8,
+        "wrn28_10": wrn28_10,
+    },
+)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from partavg.core.solver import Solver
+from partavg.registry import Names
 from partavg.solvers.adam import adam, adamw
 from partavg.solvers.fednova import FedNova
 from partavg.solvers.fedprox import FedProx
@@ -11,15 +12,18 @@ from partavg.solvers.scaffold import SCAFFOLD
 from partavg.solvers.sgd import SGD
 from partavg.solvers.vrl_sgd import VRLSGD
 
-SOLVERS: dict[str, Callable[..., Solver]] = {
-    "adam": adam,
-    "adamw": adamw,
-    "diloco": diloco,
-    "fedadam": fedadam,
-    "fedavgm": fedavgm,
-    "fednova": FedNova,
-    "fedprox": FedProx,
-    "scaffold": SCAFFOLD,
-    "sgd": SGD,
-    "vrl_sgd": VRLSGD,
-}
+SOLVERS: Names[Callable[..., Solver]] = Names(
+    "solver",
+    {
+        "adam": adam,
+        "adamw": adamw,
+        "diloco": diloco,
+        "fedadam": fedadam,
+        "fedavgm": fedavgm,
+        "fednova": FedNova,
+        "fedprox": FedProx,
+        "scaffold": SCAFFOLD,
+        "sgd": SGD,
+        "vrl_sgd": VRLSGD,
+    },
+)

@@ -5,11 +5,13 @@ Decay Regularization, 2019.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from partavg.core.abilities import Abilities
 from partavg.core.layout import Layout
 from partavg.core.solver import State, Step, Sync
 
@@ -27,6 +29,7 @@ class Adam:
     eps: float = 1e-8
     weight_decay: float = 0.0
     decoupled: bool = False
+    abilities: ClassVar[Abilities] = Abilities(plain=True)
 
     def __post_init__(self) -> None:
         for name in ("beta1", "beta2"):

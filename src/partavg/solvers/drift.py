@@ -1,9 +1,12 @@
 """What solvers share that look at how far workers moved since a part was last averaged."""
 
+from dataclasses import replace
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from partavg.core.abilities import Abilities
 from partavg.core.solver import State, Step
 from partavg.solvers.sgd import SGD
 
@@ -19,6 +22,23 @@ def divided(change: Float[Tensor, "m n"], gain: Float[Tensor, "m 1"]) -> Float[T
     """The mean gradient that made a change; 0 for a worker that took no step."""
     inverse = torch.where(gain > 0, 1 / gain, 0.0)
     return change * inverse.to(change.dtype)
+
+
+def correcting(base: SGD, own: str) -> Abilities:
+    """What solvers can do and need that correct a base's steps by what clients remember."""
+    local = base.momentum_at_averaging == "local"
+    beside = base.momentum > 0 and local
+    return replace(
+        base.abilities,
+        plain=False,
+        per_client=(own,),
+        corrects_gradients=not beside,
+        corrects_parameters=beside,
+        estimates_gradients=True,
+        needs_last_average=True,
+        allows_delay=local,
+        renewed_by_averaging=False,
+    )
 
 
 def corrected_step_(
@@ -37,7 +57,7 @@ def corrected_step_(
     weight that momentum would give it: held in there, a correction would still act after it was
     replaced, and be mistaken for a gradient by the next estimate.
     """
-    if base.momentum and base.momentum_at_averaging == "local":
+    if base.momentum > 0 and base.momentum_at_averaging == "local":
         base.step_(params, grads, state, now)
         weight = (now.lr * base.weight(now.taken)).to(params.dtype)
         # The gradients are used up: their memory is in the cache still.

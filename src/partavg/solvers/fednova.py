@@ -4,12 +4,13 @@ Wang, Liu, Liang, Joshi, Poor, Tackling the Objective Inconsistency Problem in H
 Federated Optimization, 2020.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from partavg.core.abilities import Abilities
 from partavg.core.layout import Layout
 from partavg.core.solver import State, Step, Sync
 from partavg.solvers.drift import ANCHOR, anchored, divided
@@ -26,6 +27,17 @@ class FedNova:
     """
 
     base: SGD = field(default_factory=SGD)
+
+    @property
+    def abilities(self) -> Abilities:
+        """The base's; what counts is the direction from the last average."""
+        return replace(
+            self.base.abilities,
+            plain=False,
+            estimates_gradients=True,
+            needs_last_average=True,
+            only_for_unequal_steps=True,
+        )
 
     def init(self, params: Float[Tensor, "m d"], layout: Layout) -> State:
         """The base's memory, and r."""

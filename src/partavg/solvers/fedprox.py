@@ -3,13 +3,14 @@
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, Federated Optimization in Heterogeneous Networks, 2020.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from jaxtyping import Float
 from torch import Tensor
 
+from partavg.core.abilities import Abilities, abilities
 from partavg.core.layout import Layout
-from partavg.core.solver import Solver, State, Step, Sync, per_client
+from partavg.core.solver import Solver, State, Step, Sync
 from partavg.solvers.drift import ANCHOR, anchored
 from partavg.solvers.sgd import SGD
 
@@ -30,9 +31,9 @@ class FedProx:
             raise ValueError(f"mu {self.mu} pushes workers apart: use 0 or more")
 
     @property
-    def per_client(self) -> tuple[str, ...]:
-        """What the base keeps for clients."""
-        return per_client(self.base)
+    def abilities(self) -> Abilities:
+        """The base's; gradients change, and r is new with every averaging."""
+        return replace(abilities(self.base), plain=False, corrects_gradients=True)
 
     def init(self, params: Float[Tensor, "m d"], layout: Layout) -> State:
         """The base's memory, and r."""

@@ -5,14 +5,15 @@ Visual Classification, 2019. FedAdam: Reddi et al., Adaptive Federated Optimizat
 Douillard et al., DiLoCo: Distributed Low-Communication Training of Language Models, 2023.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from partavg.core.abilities import Abilities, abilities
 from partavg.core.layout import Layout
-from partavg.core.solver import Solver, State, Step, Sync, per_client
+from partavg.core.solver import Solver, State, Step, Sync
 from partavg.solvers.adam import Adam, adamw
 from partavg.solvers.drift import ANCHOR, anchored
 from partavg.solvers.sgd import SGD
@@ -41,9 +42,15 @@ class Outer:
             raise ValueError(f"keep {self.keep} is outside [0, 1): 0 takes the average over whole")
 
     @property
-    def per_client(self) -> tuple[str, ...]:
-        """What the base keeps for clients."""
-        return per_client(self.base)
+    def abilities(self) -> Abilities:
+        """The base's, and a step away from the average."""
+        return replace(
+            abilities(self.base),
+            plain=False,
+            outer_step=True,
+            keeps_apart=self.keep > 0,
+            renewed_by_averaging=False,
+        )
 
     def init(self, params: Float[Tensor, "m d"], layout: Layout) -> State:
         """The base's memory, r, and the optimizer's memory of it."""

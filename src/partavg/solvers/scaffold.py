@@ -5,15 +5,15 @@ Federated Learning, 2020.
 """
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from partavg.core.abilities import Abilities
 from partavg.core.layout import Layout
 from partavg.core.solver import State, Step, Sync
-from partavg.solvers.drift import ANCHOR, anchored, corrected_step_, divided
+from partavg.solvers.drift import ANCHOR, anchored, corrected_step_, correcting, divided
 from partavg.solvers.sgd import SGD
 
 
@@ -27,7 +27,11 @@ class SCAFFOLD:
     """
 
     base: SGD = field(default_factory=SGD)
-    per_client: ClassVar[tuple[str, ...]] = ("control",)
+
+    @property
+    def abilities(self) -> Abilities:
+        """Those of solvers that correct steps; the controls belong to clients."""
+        return correcting(self.base, "control")
 
     def init(self, params: Float[Tensor, "m d"], layout: Layout) -> State:
         """No control yet."""
@@ -52,7 +56,7 @@ class SCAFFOLD:
         """Change the controls, then take the mean."""
         width = rows.shape[1]
         state["control"].add_(self._change(rows, state, sync))
-        state["common"].add_(total[-width:], alpha=sync.share)
+        state["common"].add_(total[-width:], alpha=sync.active_fraction)
         self.base.decode_(rows, total[:-width], state, sync)
         state[ANCHOR].copy_(rows[:1])
 

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from partavg.core.abilities import Abilities
 from partavg.core.layout import Layout
 from partavg.core.solver import State, Step, Sync
 from partavg.kernels.backend import uses_triton
@@ -131,9 +132,11 @@ momentum_at_averaging='local')
         return sync.lr_sum * (1 + rho * inertia if self.nesterov else inertia)
 
     @property
-    def plain(self) -> bool:
-        """Whether only parameters are averaged, and nothing else happens then."""
-        return not self.momentum or self.momentum_at_averaging == "local"
+    def abilities(self) -> Abilities:
+        """Plain, unless something becomes of the momentum when a part is averaged."""
+        local = not self.momentum or self.momentum_at_averaging == "local"
+        masked = self.weight_decay and self.decay == "kernels"
+        return Abilities(plain=local, constant=("decays",) if masked else ())
 
     @property
     def _averages_momentum(self) -> bool:

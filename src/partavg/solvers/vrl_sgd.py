@@ -4,16 +4,16 @@ Liang, Shen, Liu, Pan, Chen, Cheng, Variance Reduced Local SGD with Lower Commun
 2019.
 """
 
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from partavg.core.abilities import Abilities
 from partavg.core.layout import Layout
 from partavg.core.solver import State, Step, Sync
-from partavg.solvers.drift import corrected_step_, divided
+from partavg.solvers.drift import corrected_step_, correcting, divided
 from partavg.solvers.sgd import SGD
 
 
@@ -26,7 +26,11 @@ class VRLSGD:
     """
 
     base: SGD = field(default_factory=SGD)
-    per_client: ClassVar[tuple[str, ...]] = ("deviation",)
+
+    @property
+    def abilities(self) -> Abilities:
+        """Those of solvers that correct steps; with unequal ones deviations would not cancel."""
+        return replace(correcting(self.base, "deviation"), needs_equal_steps=True)
 
     def init(self, params: Float[Tensor, "m d"], layout: Layout) -> State:
         """No worker differs yet."""

@@ -16,18 +16,19 @@ from partavg.backends.course import Course
 from partavg.backends.distributed.agree import agree
 from partavg.backends.distributed.averager import Averager
 from partavg.backends.distributed.link import AllReduce, Link, Machines
-from partavg.backends.distributed.local import on_top_of
+from partavg.backends.distributed.on_optimizer import on_top_of
 from partavg.backends.distributed.replicas import Manager, Replicas
 from partavg.backends.distributed.row import ModuleRow
 from partavg.backends.distributed.wire import WIRES, Compressed
 from partavg.backends.lost import RollCall
-from partavg.backends.planner import Planner, check_recut
+from partavg.backends.planner import Planner, check_aggregate, check_recut
+from partavg.core.abilities import abilities, name_of
 from partavg.core.adapt import Adapt
+from partavg.core.aggregate import Aggregate, weighted_sum
 from partavg.core.partition import Partition
 from partavg.core.plan import Plan, check_delay
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
-from partavg.solvers.fedprox import FedProx
 
 Group = dist.ProcessGroup | DeviceMesh
 
@@ -46,6 +47,7 @@ def attach(
     weight: float = 1.0,
     solver: Solver | None = None,
     adapt: Adapt | None = None,
+    aggregate: Aggregate = weighted_sum,
     group: Group | None = None,
     manager: Manager | None = None,
     seed: int = 0,
@@ -56,7 +58,8 @@ def attach(
     once; by default there are as many parts as steps, with 1 it is periodic averaging. `delay` lets
     that many steps pass while an average is on its way, `wire` rounds messages to "bf16" or "int8".
     Float `buffers` are averaged with their "part", at "every" averaging, or stay "local". Ranks
-    count by `weight`. A `solver` goes on top of the optimizer, `adapt` changes the interval. A mesh
+    count by `weight`. A `solver` goes on top of the optimizer, `adapt` changes the interval,
+    `aggregate` is what becomes of the ranks' messages instead of their weighted sum. A mesh
     as `group` is machines × ranks of a machine: inside a machine all is averaged after every step.
     With torchft's `manager`, replicas may come and go instead. Without an optimizer, call `step`
     after each of your steps.
@@ -76,14 +79,15 @@ def attach(
     groups = [] if manager else _groups(group)
     try:
         _check(weight, buffers, wire, group, adapt, partition)
-        _check_manager(manager, group, wire, delay, adapt, solver)
         own = on_top_of(optimizer, solver)
+        _check_manager(manager, group, wire, delay, adapt, own)
+        _check_gathering(aggregate, own, group, wire, manager)
         schedule = Schedule(
             interval, interval if parts is None else parts, seed if shuffle else None
         )
         check_delay(delay, schedule, buffers)
         row = ModuleRow.of(model, own, (adapt.first(schedule) if adapt else schedule).parts)
-        planner = _Planner(row, partition, buffers, delay, seed)
+        planner = _Planner(row, partition, buffers, delay, seed, aggregate)
         facts: dict[str, object] = {
             "torch": torch.__version__,
             "partavg": version("partavg"),
@@ -95,6 +99,7 @@ def attach(
             "wire": wire,
             "solver": own,
             "adapt": adapt,
+            "aggregate": getattr(aggregate, "__qualname__", aggregate),
             "a model of": row.describe(),
             "partition": planner(schedule).partition.digest()[:12],
         }
@@ -104,13 +109,15 @@ def attach(
     agree(groups, facts)
     link: Link
     if manager:
-        share, inside = weight, None  # of those alive, found out with every message
+        own_weight, inside = weight, None  # of those alive, found out with every message
         link = Replicas(manager, row, weight, facts)
     else:
-        share = weight / _sum(weight, groups)
-        link, inside = _links(groups, group, wire, share)
+        own_weight = weight / _sum(weight, groups)
+        link, inside = _links(groups, group, wire, own_weight)
     _start_alike(model, groups)
-    course = Course(schedule, adapt, replace(planner, share=share))
+    if aggregate is not weighted_sum:
+        row.remember_start_()
+    course = Course(schedule, adapt, replace(planner, weight=own_weight))
     rolls = [RollCall.of(peers) for peers in groups]
     return Averager(row, optimizer, course, own, link, inside, rolls)
 
@@ -124,7 +131,9 @@ class _Planner:
     buffers: str
     delay: int
     seed: int
-    share: float = 1.0
+    aggregate: Aggregate
+    weight: float = 1.0
+    """Of this rank, where those of all sum to 1."""
 
     def __call__(self, schedule: Schedule) -> Plan:
         params, buffers = self.row.param_columns, self.row.buffer_columns
@@ -133,9 +142,10 @@ class _Planner:
             buffers.layout,
             self.partition,
             self.buffers,
-            self.row.params.new_full((1,), self.share),
+            self.row.params.new_full((1,), self.weight),
             delay=self.delay,
             seed=self.seed,
+            aggregate=self.aggregate,
         )(schedule)
         return replace(
             plan,
@@ -188,7 +198,7 @@ def _check_manager(
     wire: str,
     delay: int,
     adapt: Adapt | None,
-    solver: Solver | None,
+    solver: Solver,
 ) -> None:
     """Raise a ValueError for what replicas that come and go cannot do."""
     refused = {
@@ -196,13 +206,28 @@ def _check_manager(
         f"wire {wire!r}": wire != "full",
         f"delay {delay}": delay,
         f"adapt {type(adapt).__name__}": adapt,
-        f"solver {type(solver).__name__}": solver and not isinstance(solver, FedProx),
+        f"solver {name_of(solver)}": not abilities(solver).renewed_by_averaging,
     }
     for what, given in refused.items():
         if manager and given:
             raise ValueError(
                 f"{what} does not go with a manager: replicas that return would not know what the "
                 f"others remember; leave one of them out"
+            )
+
+
+def _check_gathering(
+    aggregate: Aggregate, solver: Solver, group: Group | None, wire: str, manager: Manager | None
+) -> None:
+    """Raise a ValueError for links over which whole messages cannot be collected."""
+    check_aggregate(aggregate, solver)
+    refused = {"a mesh": isinstance(group, DeviceMesh), f"wire {wire!r}": wire != "full",
+               "a manager": manager is not None}  # fmt: skip
+    for what, given in refused.items():
+        if given and aggregate is not weighted_sum:
+            raise ValueError(
+                f"{what} does not go with an aggregate of your own, which must see whole messages "
+                f"of all ranks: leave one of them out"
             )
 
 
@@ -216,7 +241,7 @@ def _sum(weight: float, groups: Sequence[dist.ProcessGroup]) -> float:
 
 
 def _links(
-    groups: Sequence[dist.ProcessGroup], group: Group | None, wire: str, share: float
+    groups: Sequence[dist.ProcessGroup], group: Group | None, wire: str, weight: float
 ) -> tuple[Link, AllReduce | None]:
     """How averages are made, and those inside a machine."""
     if isinstance(group, DeviceMesh):
@@ -226,7 +251,7 @@ def _links(
     codec = WIRES[wire]
     if not groups:
         return Link(), None
-    return (Compressed(groups[0], codec, share) if codec else AllReduce(groups[0])), None
+    return (Compressed(groups[0], codec, weight) if codec else AllReduce(groups[0])), None
 
 
 @torch.no_grad()

@@ -13,19 +13,17 @@ from torch.utils.hooks import RemovableHandle
 
 from partavg.backends.course import Course
 from partavg.backends.distributed.link import AllReduce, Link
-from partavg.backends.distributed.local import (
+from partavg.backends.distributed.on_optimizer import (
     correct_gradients_,
     correct_parameters_,
-    corrects_gradients,
-    corrects_parameters,
-    keeps_apart,
+    only_averaging,
     rate_of,
-    without_outer,
 )
 from partavg.backends.distributed.row import ModuleRow
 from partavg.backends.lost import RollCall
+from partavg.core.abilities import abilities
 from partavg.core.average import collect, deliver_, reduced
-from partavg.core.exchange import arrive_, average_, settle_
+from partavg.core.exchange import arrive_, average_, send, settle_
 from partavg.core.partition import Partition
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
@@ -51,11 +49,12 @@ class Averager:
     ) -> None:
         self._row, self._optimizer, self._course = row, optimizer, course
         self._solver, self._link, self._inside, self._rolls = solver, link, inside, rolls
+        self._abilities = abilities(solver)
         self._loss: Tensor | None = None
         course.prepare_(row)
         self._hooks: list[RemovableHandle] = []
         if optimizer:
-            if corrects_gradients(solver):
+            if self._abilities.corrects_gradients:
                 self._hooks.append(optimizer.register_step_pre_hook(self._before))
             self._hooks.append(optimizer.register_step_post_hook(self._after))
         if link.join():
@@ -89,8 +88,8 @@ class Averager:
     @torch.no_grad()
     def _step(self) -> None:
         row = self._row
-        rate = rate_of(self._optimizer, self._solver)
-        if corrects_parameters(self._solver):
+        rate = self._rate()
+        if self._abilities.corrects_parameters:
             correct_parameters_(row, self._solver, rate)
         row.step += 1
         row.taken += 1
@@ -114,9 +113,9 @@ class Averager:
             settle_(
                 self._row,
                 self._course.plan,
-                without_outer(self._solver),
+                only_averaging(self._solver),
                 self._link,
-                all_parts=keeps_apart(self._solver),
+                all_parts=self._abilities.keeps_apart,
             )
 
     def detach(self) -> None:
@@ -168,7 +167,11 @@ class Averager:
 
     @torch.no_grad()
     def _before(self, *_: Any) -> None:
-        correct_gradients_(self._row, self._solver, rate_of(self._optimizer, self._solver))
+        correct_gradients_(self._row, self._solver, self._rate())
+
+    def _rate(self) -> float:
+        """The learning rate of the step that is taken."""
+        return rate_of(self._optimizer, self._solver, self._abilities)
 
     def _after(self, *_: Any) -> None:
         self._step()
@@ -192,16 +195,9 @@ class Averager:
             self._mean_inside(0)  # the ranks of a machine are the same already
         plan = self._course.plan
         part = next(part for step in count(self._row.step + 1) for part in plan.schedule(step))
-        spans = plan.partition.parts[part]
-        arriving, _ = collect(
-            *self._row.columns(spans, plan.buffer_parts[part]),
-            self._row.memory,
-            spans,
-            solver=self._solver,
-            sync=self._row.sync(part, plan.share),
-            weights=plan.weights,
-            reduce=self._link,
-            key=part,
+        sync, buffers = self._row.sync(part, plan.active_fraction), plan.buffer_parts[part]
+        arriving, _ = send(
+            self._row, part, plan, self._solver, self._link, sync=sync, buffers=buffers
         )
         arriving()
 

@@ -29,6 +29,11 @@ class Link:
         self.count(message.nbytes)
         return lambda: message
 
+    def gather(self, rows: Float[Tensor, "m _"]) -> Arriving:
+        """Nobody sends anything; other links that can collect messages say how."""
+        self.count(rows.nbytes)
+        return lambda: rows
+
     def join(self) -> bool:
         """Meet the others; whether they are in the middle of averaging the part of a step."""
         return False
@@ -66,6 +71,21 @@ class AllReduce(Link):
         """Sign and send; what comes back is read when it is waited for."""
         self.register.sign_(message)
         return self.begin(message)
+
+    def gather(self, rows: Float[Tensor, "m _"]) -> Arriving:
+        """Sign and send one's own row to all."""
+        message = torch.nn.functional.pad(rows[0], (0, self.room))
+        self.register.sign_(message)
+        self.count(rows.nbytes)
+        every = message.new_empty(dist.get_world_size(self.group), len(message))
+        work = dist.all_gather(list(every), message, group=self.group, async_op=True)
+
+        def arriving() -> Tensor:
+            work.wait()
+            self.register.read(every[:, -self.room :].sum(0))
+            return every[:, : -self.room]
+
+        return arriving
 
     def begin(self, message: Float[Tensor, "_"]) -> Arriving:
         """Send a message that is signed."""

@@ -83,6 +83,10 @@ class ModuleRow(Workers):
             buffer_columns=Columns(_buffers(module)),
         )
 
+    def remember_start_(self) -> None:
+        """Keep the start, which all ranks have in common, for an Aggregate."""
+        self.common = self.param_columns.flatten(self.params.dtype)[0]
+
     def parameters(self) -> list[tuple[nn.Parameter, Span]]:
         """The parameters and their columns."""
         layout = self.param_columns.layout

@@ -14,7 +14,7 @@ from partavg.backends.flower.post import Post
 from partavg.backends.flower.roster import Roster
 from partavg.backends.flower.terms import Terms, decode_, parameters, snapshot
 from partavg.backends.flower.wire import Order
-from partavg.core.solver import per_client
+from partavg.core.abilities import abilities
 
 Stage = Literal["exchange", "redistribution", "dismissal", "end", "done"]
 Sent = Literal["part", "rest", "model", "nothing"]
@@ -137,7 +137,7 @@ class Server:
         for client in set(new) - set(old):
             if client in self.roster:
                 self.roster[client].begins(whole=who.redistribution != "none")
-        dismissed = now.about == "rest" and per_client(self._terms.solver)
+        dismissed = now.about == "rest" and abilities(self._terms.solver).per_client
         now.stage = "dismissal" if dismissed else "exchange"
         return _record("redistribution", now.step, due, found)
 

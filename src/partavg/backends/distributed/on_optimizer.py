@@ -1,7 +1,7 @@
 """Solvers on top of a user's own optimizer, which takes the local steps."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -10,19 +10,20 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from partavg.backends.distributed.row import ModuleRow, flat
+from partavg.core.abilities import Abilities, Trial, abilities, below, check_abilities, name_of
 from partavg.core.layout import Layout
 from partavg.core.solver import Solver, State, Step
-from partavg.solvers.fednova import FedNova
-from partavg.solvers.fedprox import FedProx
-from partavg.solvers.outer import Outer
-from partavg.solvers.scaffold import SCAFFOLD
 from partavg.solvers.sgd import SGD
-from partavg.solvers.vrl_sgd import VRLSGD
 
 
 @dataclass(frozen=True, slots=True)
 class Given(SGD):
     """Stands for the user's optimizer: steps are taken elsewhere, averages are plain means."""
+
+    @property
+    def abilities(self) -> Abilities:
+        """It remembers nothing at all."""
+        return Abilities(plain=True, renewed_by_averaging=True)
 
     def init(self, params: Float[Tensor, "m d"], layout: Layout) -> State:
         """The optimizer keeps its own memory."""
@@ -38,39 +39,45 @@ def on_top_of(optimizer: Optimizer | None, solver: Solver | None) -> Solver:
     """The solver with the user's optimizer in the place of its own local steps."""
     if solver is None:
         return Given()
-    kinds, name = kinds_of(solver), type(solver).__name__
-    if len(kinds) == 1:
+    name, said = name_of(solver), abilities(solver)
+    if below(solver) is None:
         raise ValueError(
             f"solver {name} takes local steps, and here your optimizer does: leave it out, or use "
-            f"one that goes on top, like FedProx"
+            f"one that goes on top of another, its `base`"
         )
     if optimizer is None:
         raise ValueError(f"solver {name} needs the optimizer: give it to attach")
-    if FedNova in kinds:
+    if said.only_for_unequal_steps:
         raise ValueError(
-            "solver FedNova is for workers that take different steps, and attached ranks all take "
-            "the same: leave it out, for it would be plain averaging"
+            f"solver {name} is for workers that take different steps, and attached ranks all take "
+            f"the same: leave it out, for it would be plain averaging"
         )
-    own = Given()
-    if {SCAFFOLD, VRLSGD} & set(kinds):
-        own = _mirrored(optimizer, name)
-        if own.momentum and FedProx in kinds:
-            raise ValueError(f"solver {name} with FedProx cannot have momentum: use one of them")
-    return _with_base(solver, own)
+    own = _mirrored(optimizer, name) if said.estimates_gradients else Given()
+    made = _with_base(solver, own)
+    check_abilities(made)
+    _check_corrections(made)
+    return made
 
 
-def corrects_parameters(solver: Solver) -> bool:
-    """Whether corrections are added to parameters after a step, beside the optimizer's momentum."""
-    own: Any = solver
-    while hasattr(own, "base"):
-        own = own.base
-    return bool({SCAFFOLD, VRLSGD} & set(kinds_of(solver)) and own.momentum)
-
-
-def corrects_gradients(solver: Solver) -> bool:
-    """Whether gradients change before a step."""
-    changing = {FedProx, SCAFFOLD, VRLSGD} & set(kinds_of(solver))
-    return bool(changing) and not corrects_parameters(solver)
+def _check_corrections(solver: Solver) -> None:
+    """Raise a ValueError if a solver changes what it does not say, which then would be lost."""
+    said, name = abilities(solver), name_of(solver)
+    if said.corrects_gradients and said.corrects_parameters:
+        raise ValueError(
+            f"solver {name} corrects gradients, and one below it parameters, beside the momentum: "
+            f"use one of them, or an optimizer without momentum"
+        )
+    gradients, parameters = Trial(solver).step()
+    if parameters and not said.corrects_parameters:
+        raise ValueError(
+            f"solver {name} changes parameters in `step_`, but does not say so: set "
+            f"corrects_parameters=True in its abilities"
+        )
+    if gradients and not (said.corrects_gradients or said.corrects_parameters):
+        raise ValueError(
+            f"solver {name} changes gradients in `step_`, but does not say so: set "
+            f"corrects_gradients=True in its abilities"
+        )
 
 
 def correct_gradients_(row: ModuleRow, solver: Solver, lr: float) -> None:
@@ -102,32 +109,23 @@ def _gradients(parameter: nn.Parameter) -> Tensor:
     return parameter.grad
 
 
-def without_outer(solver: Solver) -> Solver:
-    """The solver that averages only: an outer optimizer would step away from the average."""
-    return solver.base if isinstance(solver, Outer) else solver
+def only_averaging(solver: Solver) -> Solver:
+    """The solver without its outer step, which would step away from the average."""
+    base = below(solver)
+    return base if base is not None and abilities(solver).outer_step else solver
 
 
-def keeps_apart(solver: Solver) -> bool:
-    """Whether ranks differ in a part that was just averaged."""
-    return isinstance(solver, Outer) and solver.keep > 0
-
-
-def rate_of(optimizer: Optimizer | None, solver: Solver) -> float:
+def rate_of(optimizer: Optimizer | None, solver: Solver, said: Abilities) -> float:
     """The learning rate of a step; some solvers need all parameters to have the same."""
     if optimizer is None:
         return 0.0
     rates = {float(group["lr"]) for group in optimizer.param_groups}
-    if len(rates) > 1 and {SCAFFOLD, VRLSGD} & set(kinds_of(solver)):
+    if len(rates) > 1 and said.estimates_gradients:
         raise ValueError(
-            f"solver {type(solver).__name__} needs one learning rate for all parameters, and the "
+            f"solver {name_of(solver)} needs one learning rate for all parameters, and the "
             f"optimizer has {sorted(rates)}: use one"
         )
     return max(rates)
-
-
-def kinds_of(solver: Any) -> list[type]:
-    """The types of a solver and of those below it."""
-    return [type(solver), *(kinds_of(solver.base) if hasattr(solver, "base") else [])]
 
 
 def _mirrored(optimizer: Optimizer, name: str) -> Given:
@@ -144,8 +142,16 @@ def _mirrored(optimizer: Optimizer, name: str) -> Given:
     return Given(momentum=group["momentum"], nesterov=group["nesterov"])
 
 
-def _with_base(solver: Any, own: Given) -> Solver:
-    if not hasattr(solver, "base"):
+def _with_base(solver: Solver, own: Given) -> Solver:
+    """The solver with another one in the place of the lowest below it."""
+    base = below(solver)
+    if base is None:
         return own
-    changed: Solver = replace(solver, base=_with_base(solver.base, own))
-    return changed
+    if not is_dataclass(solver):
+        raise ValueError(
+            f"solver {name_of(solver)} is no dataclass, so that your optimizer cannot take the "
+            f"place of its base: make it a frozen dataclass with a field `base`"
+        )
+    changed: Any = replace(solver, base=_with_base(base, own))
+    made: Solver = changed
+    return made

@@ -1,0 +1,163 @@
+"""What a solver can do and what it needs: said by the solver, and tried before it is believed."""
+
+import warnings
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from partavg.core.layout import Layout
+from partavg.core.solver import Solver, State, Step, Sync
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abilities:
+    """What a solver can do and needs, beside its four functions: its attribute `abilities`.
+
+    The defaults are those of a solver that does nothing special. One that wraps a base begins with
+    the base's: `replace(abilities(self.base), plain=False, corrects_gradients=True)`.
+    """
+
+    plain: bool = False
+    """`encode` gives the rows and `decode_` only copies the sum into them: then all of a part is
+    averaged at once."""
+    per_client: tuple[str, ...] = ()
+    """Entries of its memory that belong to the client, not to the model, and stay with it when
+    others take its place (see Participation)."""
+    constant: tuple[str, ...] = ()
+    """Entries of its memory, shared by all workers, that never change."""
+    corrects_gradients: bool = False
+    """`step_` changes the gradients before the base uses them."""
+    corrects_parameters: bool = False
+    """`step_` changes the parameters beside the base's step."""
+    estimates_gradients: bool = False
+    """It finds mean gradients from how far parameters moved: the steps below it must be SGD's, with
+    one learning rate for all parameters."""
+    needs_last_average: bool = False
+    """Between two averagings of a part a worker must have begun from the first of them."""
+    needs_equal_steps: bool = False
+    """All workers must take the same steps."""
+    only_for_unequal_steps: bool = False
+    """Where all workers take the same steps it is plain averaging."""
+    allows_delay: bool = True
+    """Averages may arrive later than they were sent."""
+    outer_step: bool = False
+    """`decode_` steps away from the average; the solver's `base` would only average."""
+    keeps_apart: bool = False
+    """Workers differ in a part that was just averaged."""
+    renewed_by_averaging: bool = False
+    """Once all parts were averaged, it remembers nothing of the time before."""
+
+
+def abilities(solver: Solver) -> Abilities:
+    """What a solver says of itself; the defaults where it says nothing."""
+    said = getattr(solver, "abilities", None)
+    if isinstance(said, Abilities):
+        return said
+    if said is not None:
+        raise ValueError(
+            f"solver {name_of(solver)} has abilities {said!r}: they must be a partavg.Abilities"
+        )
+    old = {name: getattr(solver, name) for name in ("plain", "per_client") if hasattr(solver, name)}
+    if old:
+        warnings.warn(
+            f"solver {name_of(solver)} has attributes {', '.join(old)}: from 0.3 on they count "
+            f"only in its `abilities`, a partavg.Abilities",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+    return Abilities(**old)
+
+
+def name_of(solver: Solver) -> str:
+    """A solver as messages call it."""
+    return type(solver).__name__
+
+
+def below(solver: Solver) -> Solver | None:
+    """The solver that a solver wraps, if it wraps one."""
+    base: Solver | None = getattr(solver, "base", None)
+    return base
+
+
+def check_abilities(solver: Solver) -> None:
+    """Raise a ValueError if what a solver says of itself does not hold in a small trial."""
+    said, name = abilities(solver), name_of(solver)
+    base = below(solver)
+    if base is not None and abilities(base).outer_step:
+        raise ValueError(
+            f"solver {name} has one with an outer step below it, {name_of(base)}: that must be the "
+            f"topmost solver, and the only one"
+        )
+    if said.outer_step and base is None:
+        raise ValueError(f"solver {name} has an outer step, but no base that averages: add one")
+    trial = Trial(solver)
+    for entry in said.per_client:
+        if entry not in trial.memory or entry in shared_names(solver):
+            raise ValueError(
+                f"solver {name} says that {entry!r} belongs to clients, but its memory has no such "
+                f"entry with a row per worker: name one that `init` makes"
+            )
+    plain = trial.averages_plainly()
+    if said.plain and not plain:
+        raise ValueError(
+            f"solver {name} says that its messages are plain, but it sends more than its rows or "
+            f"does more than copy the mean: set plain=False in its abilities"
+        )
+    if not said.keeps_apart and not torch.allclose(trial.rows[0], trial.rows[1], 1e-9, 1e-12):
+        raise ValueError(
+            f"solver {name} leaves workers apart when a part is averaged, but does not say so: set "
+            f"keeps_apart=True in its abilities"
+        )
+
+
+def shared_names(solver: Solver) -> frozenset[str]:
+    """The entries of a solver's memory that all workers have in common: [1, d], not [m, d]."""
+    return frozenset(name for name, tensor in Trial(solver).memory.items() if len(tensor) == 1)
+
+
+def sends_parameters(solver: Solver) -> bool:
+    """Whether messages begin with the parameters themselves, so that models can be compared."""
+    trial = Trial(solver)
+    return torch.equal(trial.encoded()[:, : trial.rows.shape[1]], trial.rows)
+
+
+def message_length(solver: Solver) -> tuple[int, int]:
+    """Numbers that a message has per column, and beside: solvers treat each column by itself."""
+    one, two = (Trial(solver, width).encoded().shape[1] for width in (1, 2))
+    return two - one, 2 * one - two
+
+
+class Trial:
+    """Two workers with a tiny model, to see what a solver does."""
+
+    def __init__(self, solver: Solver, width: int = 3) -> None:
+        self._solver = solver
+        count = torch.arange(2 * width, dtype=torch.float64).view(2, width)
+        start = (1 + 0.25 * count[:1]).repeat(2, 1)
+        self.memory: State = solver.init(start, Layout(("trial",), ((width,),)))
+        self.rows = start + 0.1 * (count + 1).sqrt()
+        ones = torch.ones(2, 1, dtype=torch.float64)
+        self.sync = Sync(2 * ones, 0.2 * ones, 2 * ones)
+
+    def encoded(self) -> Tensor:
+        """What the two send."""
+        return self._solver.encode(self.rows, self.memory, self.sync)
+
+    def averages_plainly(self) -> bool:
+        """Average; whether that was to send the rows and copy the mean, and nothing else."""
+        kept = {name: entry.clone() for name, entry in self.memory.items()}
+        sent = self.encoded()
+        total, as_rows = sent.mean(0), torch.equal(sent, self.rows)
+        self._solver.decode_(self.rows, total, self.memory, self.sync)
+        copied = as_rows and torch.equal(self.rows, total.expand_as(self.rows))
+        return copied and all(torch.equal(kept[name], self.memory[name]) for name in kept)
+
+    def step(self) -> tuple[bool, bool]:
+        """Whether a step changes gradients, and parameters, with some memory of the past."""
+        for place, entry in enumerate(self.memory.values()):
+            entry.add_(0.3 + 0.1 * place)
+        before, grads = self.rows.clone(), 0.7 * self.rows
+        given = grads.clone()
+        self._solver.step_(self.rows, grads, self.memory, Step(0.1, self.sync.taken))
+        return not torch.equal(grads, given), not torch.equal(self.rows, before)

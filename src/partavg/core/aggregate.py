@@ -1,0 +1,46 @@
+"""What becomes of the workers' messages about a part: by default their weighted sum."""
+
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+class About(NamedTuple):
+    """What the messages of an averaging are about."""
+
+    part: int
+    step: int
+    seed: int
+    """To draw from: another one for every part and step, the same in all processes."""
+    last: Float[Tensor, "n"]
+    """The parameters of the part as all workers last had them in common."""
+    places: tuple[slice, ...]
+    """Where those parameters lie in a message; nowhere if the solver sends something else."""
+
+    def parameters(self, messages: Float[Tensor, "*m l"]) -> Float[Tensor, "*m n"]:
+        """The parameters in messages, in the order of `last`."""
+        return torch.cat([messages[..., place] for place in self.places], -1)
+
+
+@runtime_checkable
+class Aggregate(Protocol):
+    """Makes one message of all: a function that sees the whole messages of all workers.
+
+    It is called in every process with the same arguments, and must return the same there. What
+    comes out is what each worker decodes, in place of the weighted sum.
+    """
+
+    def __call__(
+        self, messages: Float[Tensor, "m l"], weights: Float[Tensor, "m"], about: About
+    ) -> Float[Tensor, "l"]:
+        """From messages and p_i, which sum to 1."""
+        ...
+
+
+def weighted_sum(
+    messages: Float[Tensor, "m l"], weights: Float[Tensor, "m"], about: About
+) -> Float[Tensor, "l"]:
+    """Σ p_i m_i: the default, for which messages are summed on their way and never collected."""
+    return weights @ messages
