@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tests import tasks
+from tests.outside import FedDyn
 from tests.team import together
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -44,6 +45,7 @@ PLAIN: dict[str, dict[str, Any]] = {
     "post-local": {"adapt": PostLocal(5)},
     "adacomm": {"adapt": AdaComm(3)},
     "fedlama": {"adapt": FedLAMA(), "schedule": Schedule.partial(2), "partition": "layer"},
+    "from outside": {"participation": Participation(WORKERS, 4, 3, "average"), "solver": FedDyn()},
     **{f"buffers {name}": {"buffers": name} for name in ("every", "local", "recompute")},
 }  # fmt: skip
 CASES = PLAIN | {f"solver {name}": {"solver": make()} for name, make in SOLVERS.items()}

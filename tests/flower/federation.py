@@ -40,6 +40,7 @@ SOLVERS: dict[str, dict[str, Any]] = {
     "sgd with momentum": {"solver.momentum": 0.9},
     "scaffold": {"solver.name": "scaffold", "solver.base.momentum": 0.5},
     "fedprox": {"solver.name": "fedprox", "solver.mu": 0.1, "solver.base.momentum": 0.9},
+    "from outside": {"solver.name": "feddyn", "solver.alpha": 0.3, "solver.base.momentum": 0.9},
 }
 
 

@@ -12,13 +12,15 @@ from tests.flower.federation import (
     server,
     simulation,
 )
+from tests.outside import registered
 
 
 def assert_the_same(tmp_path: Path, changes: dict[str, Any]) -> None:
-    run = server(federation(tmp_path, changes))
-    for _ in run:
-        pass
-    assert_equal(run.model(), simulation(changes).consensus())
+    with registered():
+        run = server(federation(tmp_path, changes))
+        for _ in run:
+            pass
+        assert_equal(run.model(), simulation(changes).consensus())
 
 
 @pytest.mark.parametrize("scheme", ["periodic", "partial"])
@@ -57,7 +59,7 @@ CHANGING = {
 }
 
 
-@pytest.mark.parametrize("solver", ["sgd", "scaffold", "vrl_sgd", "fednova"])
+@pytest.mark.parametrize("solver", ["sgd", "scaffold", "vrl_sgd", "fednova", "feddyn"])
 @pytest.mark.parametrize("redistribution", ["permute", "average"])
 def test_clients_that_take_turns(tmp_path: Path, redistribution: str, solver: str) -> None:
     """Momentum stays with the client here and with the model in the simulator: none, then."""

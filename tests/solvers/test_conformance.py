@@ -1,9 +1,13 @@
-"""All solvers through the same suite: a new entry of SOLVERS is tested without a new test."""
+"""All solvers through the same suite: a new entry of SOLVERS is tested without a new test.
+
+One of them is not in the package.
+"""
 
 import pickle
 
 import pytest
 import torch
+from tests.outside import FedDyn
 from tests.problems import LAYOUT, Quadratic, plan, quadratic_batches, start
 from tests.strategies import rows
 from torch import nn
@@ -21,6 +25,7 @@ from partavg.core.solver import Solver, Step
 from partavg.data.split import dirichlet
 from partavg.solvers import SOLVERS
 
+ALL = {**SOLVERS, "feddyn": FedDyn}
 D = LAYOUT.size
 SCHEDULES = [Schedule.periodic(4), Schedule.partial(4), Schedule(4, 2), Schedule.synchronous()]
 
@@ -48,11 +53,11 @@ def trained(solver: Solver, schedule: Schedule, steps: int = 13, **plans) -> tor
     return workers.params
 
 
-@pytest.mark.parametrize("name", sorted(SOLVERS))
+@pytest.mark.parametrize("name", sorted(ALL))
 def test_any_block_of_rows_and_columns_gives_what_the_whole_gives(name: str) -> None:
-    solver = SOLVERS[name]()
+    solver = ALL[name]()
     assert isinstance(solver, Solver)
-    assert hash(solver) == hash(SOLVERS[name]())
+    assert hash(solver) == hash(ALL[name]())
     assert pickle.loads(pickle.dumps(solver)) == solver
     whole, grads = rows(4, D, 0), rows(4, D, 1)
     pieces = whole.clone()
@@ -67,7 +72,7 @@ def test_any_block_of_rows_and_columns_gives_what_the_whole_gives(name: str) -> 
     assert torch.equal(whole, pieces)
 
 
-@pytest.mark.parametrize("name", sorted(SOLVERS))
+@pytest.mark.parametrize("name", sorted(ALL))
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("maker", sorted(PARTITIONS))
 def test_every_solver_under_every_schedule_and_partition(
@@ -76,7 +81,7 @@ def test_every_solver_under_every_schedule_and_partition(
     """Finite, and after a full averaging all workers agree."""
     if schedule.parts > 1 and (maker == "whole" or (maker == "layer" and schedule.parts > 3)):
         return
-    solver = SOLVERS[name]()
+    solver = ALL[name]()
     steps = 12 if schedule.parts == 1 else 13
     params = trained(solver, schedule, steps, maker=maker)
     assert params.isfinite().all()
@@ -84,10 +89,10 @@ def test_every_solver_under_every_schedule_and_partition(
     assert (spread < 1e-9) == (schedule.parts == 1)
 
 
-@pytest.mark.parametrize("name", sorted(SOLVERS))
+@pytest.mark.parametrize("name", sorted(ALL))
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_permuting_the_workers_permutes_the_rows(name: str, schedule: Schedule) -> None:
-    solver, order = SOLVERS[name](), torch.tensor([2, 0, 3, 1])
+    solver, order = ALL[name](), torch.tensor([2, 0, 3, 1])
     made = plan(schedule, 4)
     results = []
     for permuted in (False, True):
@@ -105,10 +110,10 @@ def test_permuting_the_workers_permutes_the_rows(name: str, schedule: Schedule) 
     torch.testing.assert_close(results[0][order], results[1], rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("name", sorted(SOLVERS))
+@pytest.mark.parametrize("name", sorted(ALL))
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_equal_data_is_one_worker_alone(name: str, schedule: Schedule) -> None:
-    solver = SOLVERS[name]()
+    solver = ALL[name]()
     one = quadratic_batches(1, D)
     results = []
     for count in (1, 4):
@@ -129,7 +134,7 @@ def test_equal_data_is_one_worker_alone(name: str, schedule: Schedule) -> None:
     torch.testing.assert_close(results[0].repeat(4, 1), results[1], rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("name", sorted(SOLVERS))
+@pytest.mark.parametrize("name", sorted(ALL))
 @pytest.mark.parametrize("redistribution", ["permute", "average"])
 @pytest.mark.parametrize("schedule", SCHEDULES[:3])
 @pytest.mark.parametrize("active", [2, 6])
@@ -137,26 +142,26 @@ def test_every_solver_with_partial_participation(
     name: str, redistribution: str, schedule: Schedule, active: int
 ) -> None:
     who = Participation(6, active, 4, redistribution)
-    assert trained(SOLVERS[name](), schedule, participation=who).isfinite().all()
+    assert trained(ALL[name](), schedule, participation=who).isfinite().all()
 
 
-@pytest.mark.parametrize("name", sorted(SOLVERS))
+@pytest.mark.parametrize("name", sorted(ALL))
 @pytest.mark.parametrize("schedule", SCHEDULES[:3])
 def test_every_solver_with_workers_of_different_speed(name: str, schedule: Schedule) -> None:
     pace = Fixed(4, (1, 4, 2, 3), clients=4)
-    params = trained(SOLVERS[name](), schedule, pace=pace)
+    params = trained(ALL[name](), schedule, pace=pace)
     assert params.isfinite().all()
-    even = trained(SOLVERS[name](), schedule, pace=Fixed(4, (4,), clients=4))
-    assert torch.equal(even, trained(SOLVERS[name](), schedule)), "the same steps for all"
+    even = trained(ALL[name](), schedule, pace=Fixed(4, (4,), clients=4))
+    assert torch.equal(even, trained(ALL[name](), schedule)), "the same steps for all"
 
 
-@pytest.mark.parametrize("name", sorted(SOLVERS))
+@pytest.mark.parametrize("name", sorted(ALL))
 @pytest.mark.parametrize("schedule", SCHEDULES[:3])
 def test_every_solver_with_delay(name: str, schedule: Schedule) -> None:
-    assert trained(SOLVERS[name](), schedule, delay=2).isfinite().all()
+    assert trained(ALL[name](), schedule, delay=2).isfinite().all()
 
 
-@pytest.mark.parametrize("name", sorted(SOLVERS))
+@pytest.mark.parametrize("name", sorted(ALL))
 def test_engines_agree_with_every_solver(name: str) -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(90, 5, generator=generator).double()
@@ -169,7 +174,7 @@ def test_engines_agree_with_every_solver(name: str) -> None:
         )
         simulation = Simulation(
             model.double(), F.cross_entropy, (x, y), dirichlet(y, 5, 0, minimum=4),
-            schedule=Schedule.partial(3), solver=SOLVERS[name](), lr=0.05, batch=4, engine=engine,
+            schedule=Schedule.partial(3), solver=ALL[name](), lr=0.05, batch=4, engine=engine,
             participation=Participation(5, 3, 6), pace=Fixed(3, (3, 2), 5),
         )  # fmt: skip
         for _ in simulation.train(14):

@@ -1,5 +1,6 @@
 import pytest
 from tests.backends.distributed.loops import WORKERS, Case, attached, distance, simulated
+from tests.outside import FedDyn
 from tests.ranks import Ranks
 
 from partavg.core.adapt import AdaComm, FedLAMA, PostLocal
@@ -45,6 +46,9 @@ CASES = {
         {"interval": 4, "parts": 2, "solver": SCAFFOLD()},
         NESTEROV,
         {"solver": SCAFFOLD(SGD(momentum=0.9, nesterov=True))},
+    ),
+    "from outside": Case(
+        {"interval": 4, "solver": FedDyn(0.3)}, simulated={"solver": FedDyn(0.3, MOMENTUM)}
     ),
     "vrl-sgd": Case({"interval": 4, "solver": VRLSGD()}, PLAIN),
     "vrl-sgd momentum": Case(

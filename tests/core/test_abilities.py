@@ -1,0 +1,172 @@
+"""Solvers say what they can do; what a trial contradicts is refused."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+import torch
+from tests.outside import FedDyn
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import partavg
+from partavg import SGD, Abilities, FedProx, Outer, abilities
+from partavg.core.abilities import (
+    check_abilities,
+    message_length,
+    sends_parameters,
+    shared_names,
+)
+from partavg.solvers import SOLVERS
+
+
+@dataclass(frozen=True)
+class Odd(SGD):
+    """SGD that says something else of itself."""
+
+    said: Any = None
+
+    @property
+    def abilities(self) -> Any:
+        return self.said
+
+
+class Bare:
+    """A solver of four functions, and no more."""
+
+    init, step_, encode, decode_ = SGD().init, SGD().step_, SGD().encode, SGD().decode_
+
+
+class HalfWay(Odd):
+    def decode_(self, rows: Tensor, total: Tensor, state: Any, sync: Any) -> None:
+        rows.lerp_(total.expand_as(rows), 0.5)
+
+
+class Doubled(Odd):
+    def encode(self, rows: Tensor, state: Any, sync: Any) -> Tensor:
+        return 2 * rows
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_what_our_solvers_say_holds(name: str) -> None:
+    check_abilities(SOLVERS[name]())
+
+
+@pytest.mark.parametrize(
+    ("solver", "problem"),
+    [
+        (HalfWay(said=Abilities()), "HalfWay leaves workers apart .* keeps_apart=True"),
+        (HalfWay(said=Abilities(plain=True, keeps_apart=True)), "messages are plain, but"),
+        (Doubled(said=Abilities(plain=True)), "messages are plain, but it sends more"),
+        (Odd(said=Abilities(per_client=("control",))), "'control' belongs to clients"),
+        (Odd(said=Abilities(outer_step=True)), "an outer step, but no base"),
+        (Odd(said={"plain": True}), "must be a partavg.Abilities"),
+        (FedProx(base=Outer()), "FedProx has one with an outer step below it, Outer"),
+        (FedProx(base=FedProx(base=FedDyn())), "an outer step below it"),
+        (Outer(base=Outer()), "the only one"),
+    ],
+)
+def test_what_does_not_hold_is_refused_wherever_a_solver_enters(solver: Any, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        check_abilities(solver)
+    x, y = torch.randn(8, 2), torch.zeros(8, dtype=torch.long)
+    with pytest.raises(ValueError, match=problem):
+        partavg.Simulation(
+            nn.Linear(2, 2), F.cross_entropy, (x, y), partavg.iid(y, 2, 0),
+            schedule=partavg.Schedule.partial(2), lr=0.1, solver=solver,
+        )  # fmt: skip
+
+
+def test_a_wrapper_takes_over_what_its_base_says() -> None:
+    said = abilities(FedProx(base=partavg.SCAFFOLD(SGD(0.9))))
+    assert said.per_client == ("control",)
+    assert said.corrects_gradients
+    assert said.corrects_parameters
+    assert said.needs_last_average
+    assert not said.plain
+    assert abilities(Outer(base=FedProx())).outer_step
+
+
+def test_a_solver_that_says_nothing_has_the_defaults() -> None:
+    assert abilities(Bare()) == Abilities()
+    check_abilities(Bare())
+
+
+def test_old_attributes_count_for_one_version() -> None:
+    class Old(Bare):
+        per_client, plain = ("own",), False
+
+    with pytest.warns(DeprecationWarning, match="Old has attributes plain, per_client"):
+        assert abilities(Old()) == Abilities(per_client=("own",))
+    with pytest.warns(DeprecationWarning, match="active_fraction"):
+        assert partavg.Sync(*[torch.ones(1, 1)] * 3, 0.5).share == 0.5
+
+
+def test_what_is_found_by_a_trial() -> None:
+    assert shared_names(partavg.SCAFFOLD()) == {"common", "anchor"}
+    assert shared_names(SGD(0.9, weight_decay=0.1, decay="kernels")) == {"decays"}
+    assert abilities(SGD(0.9, weight_decay=0.1, decay="kernels")).constant == ("decays",)
+    assert sends_parameters(FedDyn())
+    assert sends_parameters(SGD(0.9, momentum_at_averaging="averaged"))
+    assert not sends_parameters(partavg.FedNova())
+    assert message_length(partavg.SCAFFOLD()) == (2, 0)
+    assert message_length(partavg.FedNova()) == (1, 2)
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """Changes gradients, or parameters, and says so or not."""
+
+    base: partavg.Solver = field(default_factory=SGD)
+    what: str = "gradients"
+    said: Abilities | None = None
+
+    @property
+    def abilities(self) -> Abilities:
+        return self.said or replace(abilities(self.base), plain=False)
+
+    def init(self, params: Tensor, layout: partavg.Layout) -> dict[str, Tensor]:
+        return {"zeros": torch.zeros_like(params), **self.base.init(params, layout)}
+
+    def step_(self, params: Tensor, grads: Tensor, state: Any, now: partavg.Step) -> None:
+        (grads if self.what == "gradients" else params).add_(state["zeros"])
+        self.base.step_(params, grads, state, now)
+
+    def encode(self, rows: Tensor, state: Any, sync: Any) -> Tensor:
+        return self.base.encode(rows, state, sync)
+
+    def decode_(self, rows: Tensor, total: Tensor, state: Any, sync: Any) -> None:
+        self.base.decode_(rows, total, state, sync)
+
+
+class Boxed(Bare):
+    """No dataclass."""
+
+    base = SGD()
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is not set up")
+@pytest.mark.parametrize(
+    ("solver", "problem"),
+    [
+        (Pulled(), "Pulled changes gradients in `step_`, but does not say so"),
+        (Pulled(what="parameters"), "Pulled changes parameters in `step_`, but does not say so"),
+        (FedProx(base=partavg.SCAFFOLD()), "corrects gradients, and one below it parameters"),
+        (Boxed(), "Boxed is no dataclass"),
+        (SGD(), "SGD takes local steps, and here your optimizer does"),
+    ],
+)
+def test_attach_refuses_what_would_be_lost(solver: Any, problem: str) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    with pytest.raises(ValueError, match=problem):
+        partavg.attach(model, optimizer, interval=2, solver=solver)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is not set up")
+def test_attach_takes_a_solver_that_says_what_it_does() -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    said = Abilities(corrects_gradients=True)
+    with partavg.attach(model, optimizer, interval=2, solver=Pulled(said=said)):
+        pass

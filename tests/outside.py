@@ -1,0 +1,107 @@
+"""Things that a user of the package wrote, in one file, without touching it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import partavg
+from partavg.data.dataset import Dataset, Samples
+from partavg.registry import table
+
+
+@dataclass(frozen=True, slots=True)
+class FedDyn:
+    """g ← g − h_i + α (x − r), and r ← u − s / α: duals of each client and of all.
+
+    Acar, Zhao, Matas, Mattina, Whatmough, Saligrama, Federated Learning Based on Dynamic
+    Regularization, 2021.
+    """
+
+    alpha: float = 0.1
+    base: partavg.Solver = field(default_factory=partavg.SGD)
+
+    @property
+    def abilities(self) -> partavg.Abilities:
+        base = partavg.abilities(self.base)
+        return replace(
+            base,
+            plain=False,
+            per_client=("dual", *base.per_client),
+            corrects_gradients=True,
+            needs_last_average=True,
+            outer_step=True,
+            renewed_by_averaging=False,
+        )
+
+    def init(self, params: Tensor, layout: partavg.Layout) -> dict[str, Tensor]:
+        zeros = torch.zeros_like(params)
+        own = {"dual": zeros, "sum": zeros[:1].clone(), "last": params[:1].clone()}
+        return {**self.base.init(params, layout), **own}
+
+    def step_(
+        self, params: Tensor, grads: Tensor, state: dict[str, Tensor], now: partavg.Step
+    ) -> None:
+        grads.sub_(state["dual"]).add_(params - state["last"], alpha=self.alpha)
+        self.base.step_(params, grads, state, now)
+
+    def encode(self, rows: Tensor, state: dict[str, Tensor], sync: partavg.Sync) -> Tensor:
+        return self.base.encode(rows, state, sync)
+
+    def decode_(
+        self, rows: Tensor, total: Tensor, state: dict[str, Tensor], sync: partavg.Sync
+    ) -> None:
+        width, last = rows.shape[1], state["last"]
+        state["dual"].sub_(rows - last, alpha=self.alpha)
+        state["sum"].sub_(total[:width] - last, alpha=self.alpha * sync.active_fraction)
+        target = total.clone()
+        target[:width] -= state["sum"][0] / self.alpha
+        self.base.decode_(rows, target, state, sync)
+        last.copy_(rows[:1])
+
+
+def tanh_net(shape: tuple[int, ...], classes: int, *, hidden: int = 6) -> nn.Module:
+    """A model with an option."""
+    return nn.Sequential(nn.Linear(*shape, hidden), nn.Tanh(), nn.Linear(hidden, classes))
+
+
+def points(root: Path, *, count: int = 120) -> Dataset:
+    """A dataset with an option: three clouds of points."""
+    generator = torch.Generator().manual_seed(0)
+    targets = torch.arange(count + 30) % 3
+    inputs = torch.randn(count + 30, 5, generator=generator) + 2 * torch.eye(5)[targets]
+    train, test = slice(0, count), slice(count, None)
+    return Dataset(
+        Samples(inputs[train], targets[train]), Samples(inputs[test], targets[test]), classes=3
+    )
+
+
+def thirds(layout: partavg.Layout, parts: int, seed: int) -> partavg.Partition:
+    """A partition: every third column."""
+    spans = [partavg.Span(column, column + 1) for column in range(layout.size)]
+    return partavg.Partition(layout.size, tuple(tuple(spans[p::parts]) for p in range(parts)))
+
+
+THINGS: dict[tuple[str, str], Any] = {
+    ("solver", "feddyn"): FedDyn,
+    ("model", "tanh_net"): tanh_net,
+    ("data", "points"): points,
+    ("partition", "thirds"): thirds,
+}
+
+
+@contextmanager
+def registered(things: dict[tuple[str, str], Any] | None = None) -> Iterator[None]:
+    """Their names are known for a while."""
+    given = THINGS if things is None else things
+    for (kind, name), thing in given.items():
+        partavg.register(kind, name, thing)
+    try:
+        yield
+    finally:
+        for kind, name in given:
+            del table(kind)[name]
