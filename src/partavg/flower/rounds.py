@@ -17,7 +17,8 @@ from partavg.flower.transport import Answer, Transport
 
 log = logging.getLogger("flwr")
 
-ACT, HELLO = "train.partavg", "query.partavg"
+# What a message asks for, as Flower names it; app.py answers.
+CARRY_OUT, INTRODUCE = "train.partavg", "query.partavg"
 _AGAIN = 30.0  # seconds until a node that could not introduce itself is asked again
 
 
@@ -113,7 +114,7 @@ class Rounds:
             roster[client].node: messages.write(messages.ORDER, order, handout.array)
             for client, (order, handout) in asked.items()
         }
-        for answer in self._transport.ask(contents, ACT, orders.turn, self._rules.deadline):
+        for answer in self._transport.ask(contents, CARRY_OUT, orders.turn, self._rules.deadline):
             client = nodes[answer.node]
             order, handout = asked[client]
             member = roster[client]
@@ -164,15 +165,13 @@ class Rounds:
 
     def _welcome(self, seconds: float) -> None:
         """Let nodes that are not known introduce themselves."""
-        known = {member.node for member in self.roster.values()}
-        now = monotonic()
-        new = [
-            n for n in self._transport.nodes() if n not in known and self._later.get(n, 0.0) <= now
-        ]
+        known, now = {member.node for member in self.roster.values()}, monotonic()
+        strangers = [node for node in self._transport.nodes() if node not in known]
+        new = [node for node in strangers if self._later.get(node, 0.0) <= now]
         contents = {node: RecordDict({messages.ORDER: ConfigRecord({})}) for node in new}
         if not contents:
             return
-        for answer in self._transport.ask(contents, HELLO, 0, seconds):
+        for answer in self._transport.ask(contents, INTRODUCE, 0, seconds):
             try:
                 self._enter(answer)
             except ValueError as error:
