@@ -35,9 +35,9 @@ server = apps.{server}
 """
 
 
-def app(programs: Programs, name: str, settings: dict[str, object], **pieces: str) -> Path:
+def app(programs: Programs, name: str, settings: dict[str, object], **halves: str) -> Path:
     """Write one of the two apps."""
-    text = APP.format(path=str(ROOT / "benchmarks"), **pieces)
+    text = APP.format(path=str(ROOT / "benchmarks"), **halves)
     return programs.app({**settings, "flower.job": name, "app.width": 64}, text)
 
 
@@ -50,8 +50,8 @@ def ours(programs: Programs, width: int, parts: int, exchanges: int, name: str) 
         "averaging.parts": parts, "solver.name": "sgd", "solver.momentum": 0.9,
         "flower.folder": str(folder), "flower.wait": 300.0,
     }  # fmt: skip
-    pieces = {"client": f"partavg_client({width})", "server": f"partavg_server({width})"}
-    programs.run(app(programs, name, settings, **pieces))
+    halves = {"client": f"partavg_client({width})", "server": f"partavg_server({width})"}
+    programs.run(app(programs, name, settings, **halves))
     programs.wait((folder / "summary.json").exists, "our run", 1500)
     return folder
 
@@ -62,8 +62,8 @@ def theirs(programs: Programs, width: int, exchanges: int, name: str) -> list[fl
     settings = {
         "app.times": str(times), "app.rounds": exchanges, "app.local-steps": LOCAL_STEPS,
     }  # fmt: skip
-    pieces = {"client": "fedavg_client", "server": "fedavg_server"}
-    programs.run(app(programs, name, settings, **pieces))
+    halves = {"client": "fedavg_client", "server": "fedavg_server"}
+    programs.run(app(programs, name, settings, **halves))
 
     def done() -> bool:
         return times.exists() and times.read_text().count("\n") > exchanges

@@ -64,6 +64,28 @@ class FedDyn:
         last.copy_(rows[:1])
 
 
+def plain_sum(messages: Tensor, weights: Tensor, about: partavg.About) -> Tensor:
+    """The default, as somebody else would write it."""
+    return (weights[:, None] * messages).sum(0)
+
+
+def median(messages: Tensor, weights: Tensor, about: partavg.About) -> Tensor:
+    """The median of each column."""
+    return messages.median(0).values
+
+
+class Noisy:
+    """The mean of changes clipped to a norm, and noise: as private averaging does it."""
+
+    def __call__(self, messages: Tensor, weights: Tensor, about: partavg.About) -> Tensor:
+        changes = about.parameters(messages) - about.last
+        norms = changes.norm(dim=1, keepdim=True)
+        mean = weights @ (changes * (0.5 / norms).clamp(max=1))
+        generator = torch.Generator().manual_seed(about.seed)
+        noise = 0.01 * torch.randn(mean.shape, generator=generator, dtype=mean.dtype)
+        return about.last + mean + noise
+
+
 def tanh_net(shape: tuple[int, ...], classes: int, *, hidden: int = 6) -> nn.Module:
     """A model with an option."""
     return nn.Sequential(nn.Linear(*shape, hidden), nn.Tanh(), nn.Linear(hidden, classes))

@@ -62,8 +62,16 @@ def metrics(config: Config) -> Metrics:
 def rate(config: Config, data: Dataset) -> Rate:
     """The learning rate of each step."""
     arguments = config.training.lr, steps(config, data), _lengths(config, data)
-    schedule: Rate = create("lr_schedule", config.lr_schedule, *arguments)
-    return schedule
+    made: Rate = create("lr_schedule", config.lr_schedule, *arguments)
+    return made
+
+
+def schedule(config: Config) -> Schedule:
+    """When which part is averaged."""
+    averaging = config.averaging
+    assert averaging.parts is not None
+    shuffle = config.training.seed if averaging.shuffle else None
+    return Schedule(averaging.interval, averaging.parts, shuffle)
 
 
 def participation(config: Config) -> Participation | None:
@@ -135,7 +143,7 @@ def simulation(
         F.cross_entropy,
         data.train,
         split(config, data),
-        schedule=_schedule(config),
+        schedule=schedule(config),
         lr=rate(config, full),
         batch=training.batch,
         solver=solver(config),
@@ -176,8 +184,8 @@ def check(config: Config, full: Dataset) -> None:
     """Raise a ValueError for whatever would stop a run of this config from starting."""
     training, averaging = config.training, config.averaging
     data = scaled(config, full)
-    parts = _schedule(config).parts
-    check_delay(averaging.delay, _schedule(config), averaging.buffers)
+    parts = schedule(config).parts
+    check_delay(averaging.delay, schedule(config), averaging.buffers)
     Batches(split(config, data), training.batch, training.seed)
     rate(config, full)
     participation(config)
@@ -185,7 +193,7 @@ def check(config: Config, full: Dataset) -> None:
     solver(config)
     policy = adapt(config, full)
     if policy:
-        policy.first(_schedule(config))
+        policy.first(schedule(config))
     params = RowModel(_model(config, data), F.cross_entropy, torch.device("cpu")).params
     PARTITIONS[averaging.partition](params, parts, training.seed)
     check_images(config, data)
@@ -220,13 +228,6 @@ def _lengths(config: Config, data: Dataset) -> Mapping[str, Fraction]:
     scale = Fraction(str(config.training.scale))
     epoch = Fraction(len(data.train.targets), active * config.training.batch)
     return {"steps": scale, "epochs": scale * epoch}
-
-
-def _schedule(config: Config) -> Schedule:
-    averaging = config.averaging
-    assert averaging.parts is not None
-    shuffle = config.training.seed if averaging.shuffle else None
-    return Schedule(averaging.interval, averaging.parts, shuffle)
 
 
 def _model(config: Config, data: Dataset) -> nn.Module:

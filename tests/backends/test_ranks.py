@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tests import tasks
-from tests.outside import FedDyn
+from tests.outside import FedDyn, Noisy, median, plain_sum
 from tests.team import together
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -45,6 +45,10 @@ PLAIN: dict[str, dict[str, Any]] = {
     "post-local": {"adapt": PostLocal(5)},
     "adacomm": {"adapt": AdaComm(3)},
     "fedlama": {"adapt": FedLAMA(), "schedule": Schedule.partial(2), "partition": "layer"},
+    "aggregated": {"aggregate": median},
+    "aggregated late": {"aggregate": plain_sum, "delay": 2, "solver": SCAFFOLD()},
+    "noisy": {"aggregate": Noisy(), "buffers": "local",
+              "participation": Participation(WORKERS, 5, 4, "average")},
     "from outside": {"participation": Participation(WORKERS, 4, 3, "average"), "solver": FedDyn()},
     **{f"buffers {name}": {"buffers": name} for name in ("every", "local", "recompute")},
 }  # fmt: skip

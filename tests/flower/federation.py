@@ -10,13 +10,14 @@ from tests.flower.grid import FakeGrid
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from partavg import Simulation, iid
-from partavg.backends.flower.post import Post
+from partavg import Simulation, build, iid
+from partavg.core.aggregate import Aggregate, weighted_sum
 from partavg.core.seeds import fold, seeded
 from partavg.evaluation import unchanged
 from partavg.flower import client_app, server_app
 from partavg.flower.run import FederatedRun
 from partavg.flower.settings import Settings
+from partavg.flower.transport import Transport
 
 CLIENTS = 3
 
@@ -86,28 +87,27 @@ def federation(folder: Path, changes: dict[str, Any], **options: Any) -> FakeGri
     return FakeGrid(app(**options), config, nodes)
 
 
-def server(grid: FakeGrid, **changes: Any) -> FederatedRun:
+def server(grid: FakeGrid, aggregate: Aggregate = weighted_sum, **changes: Any) -> FederatedRun:
     """The server's half, not yet started."""
     config = {**next(iter(grid.contexts.values())).run_config, **changes}
     chosen = Settings.read(config)
-    terms = chosen.terms(model, F.cross_entropy, torch.device("cpu"))
-    return FederatedRun(chosen, terms, Post(grid), everything(), unchanged)
+    agreement = chosen.agreement(model, F.cross_entropy, torch.device("cpu"), aggregate)
+    return FederatedRun(chosen, agreement, Transport(grid), everything(), unchanged)
 
 
-def simulation(changes: dict[str, Any]) -> Simulation:
+def simulation(changes: dict[str, Any], **given: Any) -> Simulation:
     """The simulation of the same settings, trained to its end."""
-    from partavg import build
-
     chosen = Settings.read({**BASE, **changes})
     config = chosen.config
     with seeded(fold(config.training.seed, "model"), torch.device("cpu")):
         start = model()
     made = Simulation(
         start, F.cross_entropy, everything(), split(),
-        schedule=chosen.schedule, lr=chosen.rate, batch=config.training.batch,
+        schedule=build.schedule(config), lr=chosen.rate, batch=config.training.batch,
         solver=build.solver(config), partition=config.averaging.partition,
         weights=config.averaging.weights, buffers=config.averaging.buffers,
         participation=build.participation(config), engine="looped", seed=config.training.seed,
+        **given,
     )  # fmt: skip
     for _ in made.train(chosen.steps):
         pass

@@ -16,11 +16,11 @@ from tests.flower.federation import federation, server
 from tests.flower.grid import FakeGrid
 from tests.processes import Command
 
-from partavg.backends.flower.post import Post
 from partavg.evaluation import unchanged
 from partavg.flower.new import write_app
 from partavg.flower.run import FederatedRun
 from partavg.flower.settings import Settings
+from partavg.flower.transport import Transport
 
 
 def partavg(*arguments: str, cwd: Path) -> tuple[int | None, str]:
@@ -48,8 +48,8 @@ def test_the_app_trains_as_it_is(tmp_path: Path) -> None:
     nodes = {i: {"partition-id": i, "state-dir": str(tmp_path / f"node{i}")} for i in range(3)}
     grid = FakeGrid(app.client, config, nodes)
     settings = Settings.read(config)
-    terms = settings.terms(app.model, app.F.cross_entropy, torch.device("cpu"))
-    rows = list(FederatedRun(settings, terms, Post(grid), app.test(), unchanged))
+    agreement = settings.agreement(app.model, app.F.cross_entropy, torch.device("cpu"))
+    rows = list(FederatedRun(settings, agreement, Transport(grid), app.test(), unchanged))
     assert rows[-1]["accuracy"] > 0.5
     assert [row["stage"] for row in rows] == ["exchange"] * 12 + ["end"]
 
@@ -112,15 +112,3 @@ def test_a_report_of_nothing_is_refused(tmp_path: Path) -> None:
     assert code == 2
     assert "nowhere holds no run: name run folders" in err
     assert "Traceback" not in err
-
-
-def test_a_node_must_say_where_it_keeps_its_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from partavg.flower.memory import memory_of
-
-    monkeypatch.delitem(sys.modules, "ray", raising=False)
-    grid = federation(tmp_path, {})
-    grid.contexts[100].node_config = {"partition-id": 0}
-    with pytest.raises(ValueError, match="does not say where to keep its model"):
-        memory_of(grid.contexts[100], "job")

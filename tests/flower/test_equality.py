@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.flower.federation import (
     PERIODIC,
     SOLVERS,
@@ -12,7 +13,7 @@ from tests.flower.federation import (
     server,
     simulation,
 )
-from tests.outside import registered
+from tests.outside import Noisy, median, plain_sum, registered
 
 
 def assert_the_same(tmp_path: Path, changes: dict[str, Any]) -> None:
@@ -47,6 +48,24 @@ OTHERS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("what", OTHERS)
 def test_whatever_the_settings(tmp_path: Path, what: str) -> None:
     assert_the_same(tmp_path, {"training.steps": 8, **OTHERS[what]})
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+@pytest.mark.parametrize("aggregate", [plain_sum, median, Noisy()])
+def test_whatever_becomes_of_the_messages(tmp_path: Path, aggregate: Any, parts: int) -> None:
+    changes = {"averaging.parts": parts, "averaging.buffers": "every"}
+    if isinstance(aggregate, Noisy):
+        changes["averaging.buffers"] = "local"  # it makes parameters of parameters
+    run = server(federation(tmp_path, changes), aggregate)
+    common = None
+    for row in run:
+        if row["stage"] == "exchange":
+            common = run.server.mirror.params[0].clone()
+    expected = simulation(changes, aggregate=aggregate)
+    torch.testing.assert_close(common, expected.workers.common, rtol=0, atol=1e-9)
+    ours, theirs = (dict(made.named_parameters()) for made in (run.model(), expected.consensus()))
+    for name, parameter in ours.items():
+        torch.testing.assert_close(parameter, theirs[name], rtol=0, atol=1e-9)
 
 
 CHANGING = {

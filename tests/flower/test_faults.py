@@ -14,8 +14,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDic
 from tests.flower.federation import SOLVERS, assert_equal, federation, server
 from tests.flower.grid import FakeGrid
 
-from partavg.backends.flower.meeting import TooFewClients
-from partavg.backends.flower.wire import ORDER, PART, REPLY
+from partavg.flower.messages import ORDER, PART, REPLY
+from partavg.flower.rounds import TooFewClients
 
 QUICK = {"flower.deadline": 60.0, "flower.wait": 0.0, "flower.patience": 0.0}
 
@@ -191,7 +191,7 @@ def test_a_client_that_returns_becomes_whole(
 
 def test_only_what_is_due_travels(tmp_path: Path) -> None:
     run, _, grid = trained(tmp_path, lambda grid: None)
-    terms = run._terms
+    agreement = run._agreement
     for _, message, reply in grid.log:
         if turn(message) == 0:
             assert sum(isinstance(r, ArrayRecord) for r in reply.content.values()) == 0
@@ -203,11 +203,13 @@ def test_only_what_is_due_travels(tmp_path: Path) -> None:
         sent = reply.content[PART][PART].shape[0]
         came = message.content[PART][PART].shape[0]
         if turn(message) == 1:
-            assert came == terms.model_length, "a client joins"
+            assert came == agreement.model_length, "a client joins"
         else:
-            assert came == terms.length("part", order["part"])
+            assert came == agreement.message_length("part", order["part"])
         last = order["send"] == "model"
-        assert sent == (terms.model_length if last else terms.length("part", order["due"]))
+        assert sent == (
+            agreement.model_length if last else agreement.message_length("part", order["due"])
+        )
     assert [turn(message) for _, message, _ in grid.log].count(13) == 3
 
 

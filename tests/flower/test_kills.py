@@ -11,6 +11,7 @@ from tests.flower.federation import SOLVERS, assert_equal, federation, model, se
 from tests.flower.grid import FakeGrid
 from tests.processes import context
 
+from partavg import checkpoint
 from partavg.folder import RunFolder
 
 CHANGES = {**SOLVERS["scaffold"], "training.steps": 16, "flower.deadline": 100.0}
@@ -70,6 +71,22 @@ def test_a_server_that_resumes_still_knows_the_whole_model(tmp_path: Path) -> No
         assert all(0 in row["clients"] for row in rows)
         ends.append(run.model())
     assert_equal(*ends, tolerance=0)
+
+
+def test_files_of_earlier_versions_can_be_read(tmp_path: Path) -> None:
+    """What a run folder and a state folder hold, by the names that files have had all along."""
+    run = server(federation(tmp_path, CHANGES))
+    next(iter(run))
+    saved = checkpoint.load(run.folder.checkpoints)
+    assert saved
+    assert sorted(saved) == ["digest", "metrics_length", "seconds", "server"]
+    assert sorted(saved["server"]) == ["mirror", "progress", "roster"]
+    assert sorted(saved["server"]["progress"]) == [
+        "about", "models", "part", "share", "stage", "step", "sums", "token", "turn",
+    ]  # fmt: skip
+    kept = checkpoint.load(tmp_path / "node0" / "test")
+    assert kept
+    assert sorted(kept) == ["loss", "token", "turn", "workers"]
 
 
 def test_an_order_is_carried_out_once(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from tests.flower.federation import BASE
 
+from partavg import build
 from partavg.flower.settings import Settings
 
 TURNS = {"participation.fraction": 0.67, "participation.every": 4}
@@ -15,7 +16,7 @@ def test_interval_and_parts_make_local_steps() -> None:
     assert settings.local_steps == 3
     given = {k: v for k, v in BASE.items() if k != "averaging.interval"}
     settings = Settings.read({**given, "averaging.parts": 4, "flower.local_steps": 5})
-    assert settings.schedule.interval == 20
+    assert build.schedule(settings.config).interval == 20
 
 
 def test_what_is_the_users_own_is_left_alone() -> None:

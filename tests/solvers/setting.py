@@ -8,6 +8,7 @@ from tests.strategies import rows
 from torch import Tensor
 
 from partavg.core.abilities import abilities
+from partavg.core.aggregate import weighted_sum
 from partavg.core.loop import Batch, train
 from partavg.core.plan import Plan
 from partavg.core.schedule import Schedule
@@ -43,6 +44,8 @@ def run(
     if who and who.moves:
         names = [f"memory.{name}" for name in abilities(solver).per_client]
         workers.keep(who.clients, names, torch.device("cpu"))
+    if the_plan.aggregate is not weighted_sum:
+        workers.remember_start_()
     for _ in train(workers, Quadratic(), batches, plan=the_plan, solver=solver, lr=lr, until=STEPS):
         if seen:
             seen(workers)

@@ -195,7 +195,6 @@ class _Sum:
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
-        self._counts: list[int] | None = None
 
     def __call__(
         self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
@@ -215,14 +214,11 @@ class _Sum:
 
     def gather(self, rows: Float[Tensor, "m _"]) -> Arriving:
         """Begin to collect; ranks that have fewer rows than others fill up."""
-        if self._counts is None or self._counts[self._ranks.rank] != len(rows):
-            self._counts = self._ranks.each(len(rows))
-        missing = max(self._counts) - len(rows)
-        own = torch.nn.functional.pad(rows, (0, 0, 0, missing)).contiguous()
-        every = [torch.empty_like(own) for _ in self._counts]
+        counts = self._ranks.each(len(rows))
+        own = torch.nn.functional.pad(rows, (0, 0, 0, max(counts) - len(rows))).contiguous()
+        every = [torch.empty_like(own) for _ in counts]
         with self._ranks.waiting():
             work = distributed.all_gather(every, own, async_op=True)
-        counts = self._counts
 
         def arrived() -> Tensor:
             with self._ranks.waiting():

@@ -27,6 +27,7 @@ from partavg.core import average
 from partavg.core.abilities import check_abilities, shared_names
 from partavg.core.adapt import Adapt
 from partavg.core.aggregate import Aggregate, weighted_sum
+from partavg.core.exchange import common_model
 from partavg.core.loop import Batch, Record, Watch, train, unwatched
 from partavg.core.pace import Pace
 from partavg.core.participation import Participation
@@ -224,11 +225,8 @@ class Simulation:
 
     def consensus(self) -> nn.Module:
         """A copy of the model that holds u, the average of all workers, in evaluation mode."""
-        weights, reduce = self._weights, self._team.reduce
-        module = self._model.module(
-            average.consensus(self.workers.params, weights, reduce),
-            average.consensus(self.workers.buffers, weights, reduce),
-        )
+        rows = common_model(self.workers, self._course.plan, self._team.reduce)
+        module = self._model.module(*rows)
         if self._recompute:
             recompute_statistics_(module, self._samples.inputs, self._seen)
         return module

@@ -5,6 +5,7 @@ from functools import partial
 from itertools import accumulate, chain
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, tensor
 
 from partavg.core.abilities import message_length, sends_parameters
@@ -15,10 +16,12 @@ from partavg.core.average import (
     Views,
     alone,
     collect,
+    consensus,
     deliver_,
     discrepancy,
     reduced,
 )
+from partavg.core.mean import Mean
 from partavg.core.participation import Participation
 from partavg.core.partition import Span
 from partavg.core.plan import Plan
@@ -82,7 +85,10 @@ def send(
     spans = plan.partition.parts[part]
     combine = None
     if plan.aggregate is not weighted_sum:
-        combine = partial(plan.aggregate, about=_about(workers, part, plan, solver))
+        if workers.common is None:
+            raise ValueError("an aggregate must know the start: call workers.remember_start_()")
+        told = about(workers.common, part, workers.step, plan, solver)
+        combine = partial(plan.aggregate, about=told)
     return collect(
         *workers.columns(spans, buffers),
         workers.memory,
@@ -97,17 +103,15 @@ def send(
     )
 
 
-def _about(workers: Workers, part: int, plan: Plan, solver: Solver) -> About:
-    """What an Aggregate is told beside the messages."""
-    if workers.common is None:
-        raise ValueError("an Aggregate needs workers that know their start: call remember_start_")
+def about(common: Float[Tensor, "d"], part: int, step: int, plan: Plan, solver: Solver) -> About:
+    """What an Aggregate is told beside the messages about a part."""
     spans = plan.partition.parts[part]
-    last = torch.cat([workers.common[start:stop] for start, stop in spans])
-    seed = fold(plan.seed, "aggregate", workers.step, part)
-    return About(part, workers.step, seed, last, places(spans, solver))
+    last = torch.cat([common[start:stop] for start, stop in spans])
+    seed = fold(plan.seed, "aggregate", step, part)
+    return About(part, step, seed, last, _places(spans, solver))
 
 
-def places(spans: Sequence[Span], solver: Solver) -> tuple[slice, ...]:
+def _places(spans: Sequence[Span], solver: Solver) -> tuple[slice, ...]:
     """Where the parameters of some spans lie in a message; nowhere if they are not sent."""
     if not sends_parameters(solver):
         return ()
@@ -165,6 +169,34 @@ def settle_(
             known.update(fresh)
             average_(workers, part, plan, solver, reduce, buffers=fresh, exact=True)
     workers.messages += workers.bytes > before
+
+
+def common_model(
+    workers: Workers, plan: Plan, reduce: Reduce = alone
+) -> tuple[Float[Tensor, "d"], Float[Tensor, "b"]]:
+    """Parameters and buffers that all workers would have in common, were all parts averaged now.
+
+    It is u = Σ p_i x_i, unless the plan has an Aggregate of its own.
+    """
+    weights = plan.weights_at(max(1, workers.step))
+    buffers = consensus(workers.buffers, weights, reduce)
+    if plan.aggregate is weighted_sum:
+        return consensus(workers.params, weights, reduce), buffers
+    copy = Workers(
+        workers.params.clone(),
+        workers.buffers.clone(),
+        {},
+        workers.steps.clone(),
+        workers.lr_sum.clone(),
+        workers.taken.clone(),
+        max(1, workers.step),
+        common=None if workers.common is None else workers.common.clone(),
+    )
+    copy.steps[:, list(workers.pending)] += 1  # their averages are on the way: workers differ
+    settle_(copy, plan, Mean(), reduce)
+    for start, stop in {span for part in plan.buffer_parts for span in part}:
+        buffers[start:stop] = copy.buffers[0, start:stop]
+    return copy.params[0], buffers
 
 
 def redistribute_(

@@ -3,8 +3,13 @@
 See docs/flower.md; `partavg flower new DIR` writes an app to start from.
 """
 
-import partavg.backends.flower  # noqa: F401  # says how to install Flower where it is missing
-from partavg.flower.client import client_app
-from partavg.flower.server import server_app
+try:
+    import flwr as flwr
+except ModuleNotFoundError as error:  # pragma: no cover
+    raise ModuleNotFoundError(
+        "partavg.flower needs Flower, which is not installed: pip install 'partavg[flower]'"
+    ) from error
+
+from partavg.flower.app import client_app, server_app
 
 __all__ = ["client_app", "server_app"]

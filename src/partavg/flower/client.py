@@ -1,127 +1,138 @@
-"""The client's half of an app: your model, your data, your loss."""
+"""A client: one row that is kept between messages."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
-from flwr.app import Context, Message
-from flwr.clientapp import ClientApp
-from torch import Tensor, nn
+from flwr.app import ArrayRecord, RecordDict
+from torch import Tensor
 
-from partavg.backends.flower import wire
-from partavg.backends.flower.client import Client
-from partavg.backends.flower.terms import Terms
-from partavg.backends.flower.wire import Hello, Order
-from partavg.backends.simulate import Augment
-from partavg.core.loop import Batch
-from partavg.data.batches import Batches
-from partavg.engines.looped import Looped
-from partavg.engines.model import Loss
-from partavg.flower.memory import memory_of
-from partavg.flower.settings import Settings
+from partavg.core.loop import Batch, Engine, train
+from partavg.core.partition import Partition, Span
+from partavg.core.plan import Plan
+from partavg.core.schedule import Schedule
+from partavg.core.workers import Workers
+from partavg.flower import messages
+from partavg.flower.memory import Memory
+from partavg.flower.messages import Hello, Order, Reply
+from partavg.flower.protocol import Agreement, decode_, encode, restore_, whole_model
 
-Data = Callable[[Context], tuple[Tensor, Tensor]]
-"""The samples that a client owns: inputs and targets."""
+_NEVER = 1 << 62  # steps
 
 
-def client_app(
-    model: Callable[[], nn.Module],
-    loss: Loss,
-    data: Data,
-    *,
-    transform: Augment | None = None,
-    share_loss: bool = False,
-) -> ClientApp:
-    """A Flower ClientApp that trains `model` on what `data` returns on this node.
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Carries out orders, each once, on the row that its memory keeps."""
 
-    Parts of the model and the number of samples leave the client, and nothing else; the mean
-    mini-batch loss too if `share_loss` is set. `transform` is that of `Simulation`.
-    """
-    app, agreed = ClientApp(), _Agreed(model, loss)
+    index: int
+    samples: int
+    agreement: Agreement
+    engine: Engine
+    batches: Callable[[int], Batch]
+    lr: Callable[[int], float]
+    memory: Memory
+    shares_loss: bool = False
 
-    def made(context: Context) -> Client:
-        return _client(context, *agreed(context), data, transform, share_loss)
+    def introduce(self) -> RecordDict:
+        """What the server must know to let it join."""
+        hello = Hello(self.index, self.samples, self.agreement.digest())
+        return messages.write(messages.REPLY, hello)
 
-    @app.query("partavg")
-    def hello(message: Message, context: Context) -> Message:
-        client = made(context)
-        answer = Hello(client.index, client.samples, client.terms.digest())
-        return Message(wire.parcel(wire.REPLY, answer), reply_to=message)
+    def carry_out(self, content: RecordDict) -> RecordDict:
+        """Carry out the order in a message; one carried out before is only answered again.
 
-    @app.train("partavg")
-    def act(message: Message, context: Context) -> Message:
-        client = made(context)
-        order = wire.read(message.content, wire.ORDER, Order)
-        length = client.length(order)
-        brought = torch.empty(0)
-        if length:
-            brought = wire.unpack(message.content, length, client.terms.model.dtype)
-        reply, array = client.act(order, brought)
-        part = None if array is None else wire.pack(array)
-        return Message(wire.parcel(wire.REPLY, reply, part), reply_to=message)
+        The row is kept before the answer leaves: whatever the server has heard is never lost.
+        """
+        order = messages.read(content, messages.ORDER, Order)
+        brought = self._brought(content, order)
+        reply = Reply(order.turn, self.index, self.samples)
+        with self.memory.lock():
+            saved = self.memory.load()
+            if saved and saved["token"] != order.token:
+                saved = None  # of a job that was begun anew
+            workers = self.agreement.start()
+            if saved:
+                workers.load_(saved["workers"])
+            if not saved or saved["turn"] != order.turn:
+                if not self._follows(order, saved):
+                    return messages.write(messages.REPLY, replace(reply, lost=True))
+                self._take_(workers, order, brought)
+                saved = {
+                    "token": order.token,
+                    "turn": order.turn,
+                    "loss": self._train_(workers, order),
+                    "workers": workers.state(),
+                }
+                self.memory.save(order.turn, saved)
+            if self.shares_loss:
+                reply = replace(reply, loss=saved["loss"])
+            return messages.write(messages.REPLY, reply, self._sent(workers, order))
 
-    return app
+    def _brought(self, content: RecordDict, order: Order) -> Tensor:
+        """The numbers that come along with an order."""
+        length, model = self.agreement.brought_length(order), self.agreement.model
+        return messages.unpack(content, length, model.dtype) if length else torch.empty(0)
 
+    def _follows(self, order: Order, saved: dict[str, Any] | None) -> bool:
+        """Whether the row is what the order builds on."""
+        if order.bring in ("whole", "model"):
+            return True
+        if saved is None or saved["turn"] > order.turn:
+            return False
+        return order.after in (-1, saved["turn"])
 
-class _Agreed:
-    """Settings and terms of a run, kept: a process may get many messages, of many clients."""
+    def _take_(self, workers: Workers, order: Order, brought: Tensor) -> None:
+        agreement = self.agreement
+        brought = brought.to(workers.params.device)
+        if order.bring == "sums":
+            sections = agreement.sections(order.about, order.part)
+            decode_(workers, agreement, sections, brought, order.active_fraction)
+        elif order.bring == "part":
+            restore_(workers, agreement, brought, order.part)
+        elif order.bring in ("whole", "model"):
+            restore_(workers, agreement, brought)
+        if order.bring == "model":
+            self._set_clock_(workers, order.start)
 
-    def __init__(self, model: Callable[[], nn.Module], loss: Loss) -> None:
-        self._model, self._loss = model, loss
-        self._known: tuple[Any, Settings, Terms] | None = None
+    def _set_clock_(self, workers: Workers, step: int) -> None:
+        """Count from the last averaging of each part, though another client took the steps."""
+        schedule = self.agreement.plan.schedule
+        waiting = set(range(schedule.parts))
+        while waiting and step > 0:
+            waiting -= set(schedule(step))
+            for part in waiting:
+                workers.steps[:, part] += 1
+                workers.lr_sum[:, part] += self.lr(step)
+            step -= 1
 
-    def __call__(self, context: Context) -> tuple[Settings, Terms]:
-        key = dict(context.run_config), _device(context)
-        if self._known is None or self._known[0] != key:
-            settings = Settings.read(context.run_config)
-            self._known = key, settings, settings.terms(self._model, self._loss, key[1])
-        return self._known[1:]
-
-
-def _client(
-    context: Context,
-    settings: Settings,
-    terms: Terms,
-    data: Data,
-    transform: Augment | None,
-    share_loss: bool,
-) -> Client:
-    training = settings.config.training
-    index = _index(context)
-    device = _device(context)
-    inputs, targets = data(context)
-    if len(inputs) != len(targets) or not len(inputs):
-        raise ValueError(
-            f"client {index} has {len(inputs)} inputs and {len(targets)} targets: return as many "
-            f"of both, at least one"
+    def _train_(self, workers: Workers, order: Order) -> float:
+        """Take the local steps; the mean loss."""
+        workers.step = order.start
+        columns = workers.params.shape[1]
+        alone = Plan(
+            Schedule(_NEVER),
+            Partition(columns, ((Span(0, columns),),)),
+            ((),),
+            workers.params.new_ones(1),
         )
-    # Streams are numbered by client; those of the others are never read.
-    others = [torch.zeros(1, dtype=torch.long)] * index
-    batches = Batches([*others, torch.arange(len(inputs))], training.batch, training.seed)
-    me = np.array([index])
-
-    def batch(step: int) -> Batch:
-        indices, keys = batches(step, me)
-        seen, keys = inputs[indices].to(device), keys.to(device)
-        return Batch(
-            transform(seen, keys) if transform else seen, targets[indices].to(device), keys
+        records = train(
+            workers,
+            self.engine,
+            self.batches,
+            plan=alone,
+            solver=self.agreement.solver,
+            lr=self.lr,
+            until=order.until,
         )
+        losses = [record.losses for record in records]
+        return float(torch.cat(losses).mean()) if losses else float("nan")
 
-    memory = memory_of(context, settings.flower.job)
-    engine = Looped(terms.model)
-    return Client(index, len(inputs), terms, engine, batch, settings.rate, memory, share_loss)
-
-
-def _device(context: Context) -> torch.device:
-    return torch.device(str(context.node_config.get("device", "cpu")))
-
-
-def _index(context: Context) -> int:
-    index = context.node_config.get("partition-id")
-    if type(index) is not int or index < 0:
-        raise ValueError(
-            f"partition-id = {index!r} of this node is no number of a client: start the SuperNode "
-            f"with --node-config 'partition-id=0 …', another number on each node"
-        )
-    return index
+    def _sent(self, workers: Workers, order: Order) -> ArrayRecord | None:
+        """The numbers that an order asks for."""
+        if order.send == "nothing":
+            return None
+        if order.send == "model":
+            return messages.pack(whole_model(workers, self.agreement))
+        sections = self.agreement.sections(order.send, order.due)
+        return messages.pack(encode(workers, self.agreement, sections))

@@ -2,19 +2,34 @@
 
 import io
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+from filelock import FileLock
 from flwr.app import Array, ArrayRecord, Context
 
 from partavg import checkpoint
-from partavg.backends.flower.client import Memory
 
 STATE_DIR = "state-dir"
 _KEY = "partavg"
+
+
+class Memory(Protocol):
+    """Where a client keeps its row between messages."""
+
+    def lock(self) -> AbstractContextManager[Any]:
+        """Keep other processes out."""
+        ...
+
+    def load(self) -> dict[str, Any] | None:
+        """What was kept; None at first."""
+        ...
+
+    def save(self, turn: int, state: dict[str, Any]) -> None:
+        """Keep it, whole or not at all, before returning."""
+        ...
 
 
 class FolderMemory:
@@ -23,15 +38,10 @@ class FolderMemory:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    @contextmanager
-    def lock(self) -> Iterator[None]:
+    def lock(self) -> AbstractContextManager[Any]:
         """Wait for other processes of this node to finish; the system frees what dies."""
-        import fcntl  # not on Windows, where the rest of the package works
-
         self._folder.mkdir(parents=True, exist_ok=True)
-        with (self._folder / "lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+        return FileLock(self._folder / "lock")
 
     def load(self) -> dict[str, Any] | None:
         """What was kept; None at first."""

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from partavg import checkpoint
-from partavg.backends.flower.post import Post
-from partavg.backends.flower.server import Exchange, Server
-from partavg.backends.flower.terms import Terms
 from partavg.evaluation import Transform, evaluate
+from partavg.flower.protocol import Agreement
+from partavg.flower.server import Exchange, Server
 from partavg.flower.settings import Settings
+from partavg.flower.transport import Transport
 from partavg.folder import Row, RunFolder, environment, write_json, write_text
 from partavg.scalars import Scalars, check_scalars
 
@@ -29,7 +29,7 @@ log = logging.getLogger("flwr")
 
 
 class FederatedRun:
-    """Trains with the clients that a Post reaches; iterate over it.
+    """Trains with the clients that a Transport reaches; iterate over it.
 
     Everything that was averaged is on disk before any client hears of it.
     """
@@ -37,17 +37,17 @@ class FederatedRun:
     def __init__(
         self,
         settings: Settings,
-        terms: Terms,
-        post: Post,
+        agreement: Agreement,
+        transport: Transport,
         test: tuple[Tensor, Tensor] | None,
         seen: Transform,
     ) -> None:
-        self._settings, self._terms, self._test, self._seen = settings, terms, test, seen
+        self._settings, self._agreement, self._test, self._seen = settings, agreement, test, seen
         check_scalars(settings.config.metrics.tensorboard)
         flower = settings.flower
         self.folder = RunFolder(Path(flower.folder or f"runs/{flower.job}").expanduser().resolve())
         self.server = Server(
-            post, terms, settings.rules, steps=settings.steps, token=secrets.token_hex(8)
+            transport, agreement, settings.rules, steps=settings.steps, token=secrets.token_hex(8)
         )
         self._metrics_length, self._seconds = 0, 0.0
         self._start()
@@ -76,7 +76,7 @@ class FederatedRun:
     def model(self) -> nn.Module:
         """The parts as they were last averaged; at the end u_K."""
         mirror = self.server.mirror
-        return self._terms.model.module(mirror.params[0], mirror.buffers[0])
+        return self._agreement.model.module(mirror.params[0], mirror.buffers[0])
 
     def _start(self) -> None:
         """Begin a run folder, or go on in one."""
@@ -96,7 +96,7 @@ class FederatedRun:
             write_text(folder.config_path, self._settings.dump())
             self._save()
             return
-        if saved["digest"] != self._terms.digest():
+        if saved["digest"] != self._agreement.digest():
             raise ValueError(
                 f"{folder.path} was started with another model, partition or solver: resume with "
                 f"the same app and settings"
@@ -112,7 +112,7 @@ class FederatedRun:
             self.server.progress.turn,
             {
                 "server": self.server.state(),
-                "digest": self._terms.digest(),
+                "digest": self._agreement.digest(),
                 "metrics_length": self._metrics_length,
                 "seconds": self._seconds,
             },
@@ -157,7 +157,7 @@ class FederatedRun:
     def _evaluated(self) -> Row:
         if self._test is None:
             return {}
-        found = evaluate(self.model(), self._terms.model.criterion, self._test, self._seen)
+        found = evaluate(self.model(), self._agreement.model.criterion, self._test, self._seen)
         row: Row = {"test_loss": found.loss}
         return row if found.accuracy is None else {**row, "accuracy": found.accuracy}
 

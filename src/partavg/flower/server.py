@@ -1,43 +1,228 @@
-"""The server's half of an app: your model, and samples to test it on."""
+"""The server: one exchange per part that is due."""
 
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import torch
-from flwr.app import Context
-from flwr.serverapp import Grid, ServerApp
-from torch import Tensor, nn
 
-from partavg.backends.flower.post import Post
-from partavg.backends.simulate import Augment
-from partavg.engines.model import Loss
-from partavg.evaluation import Transform, unchanged
-from partavg.flower.run import FederatedRun
-from partavg.flower.settings import Settings
+from partavg.core.abilities import abilities
+from partavg.flower.aggregation import aggregated, aggregated_model
+from partavg.flower.orders import Orders
+from partavg.flower.progress import ServerProgress, Stage
+from partavg.flower.protocol import Agreement, decode_, parameters, set_model_
+from partavg.flower.roster import Roster
+from partavg.flower.rounds import Round, Rounds, Rules
+from partavg.flower.transport import Transport
+
+Sent = Literal["part", "rest", "model", "nothing"]
 
 
-def server_app(
-    model: Callable[[], nn.Module],
-    loss: Loss,
-    test: Callable[[], tuple[Tensor, Tensor]] | None = None,
-    *,
-    transform: Augment | None = None,
-) -> ServerApp:
-    """A Flower ServerApp that averages parts of the clients' models.
+class Exchange(NamedTuple):
+    """What one round of messages did."""
 
-    `test` returns samples to evaluate the averaged model on, if the server has any.
+    stage: Stage
+    step: int
+    part: int
+    clients: tuple[int, ...]
+    """Who took part."""
+    away: dict[int, str]
+    """Who should have, and why they did not."""
+    seconds: float
+    loss: float | None
+    """Weighted mean of the clients' mini-batch losses, where all of them share it."""
+    discrepancy: float | None
+    """Of the part, just before it was averaged: (1/m) Σ_i ‖u_j − x_ij‖²."""
+
+
+class Server:
+    """Averages parts of the clients' models; iterate over it to train.
+
+    It holds one worker that takes no steps: each part as it was last averaged, and what solvers
+    have in common. Between two records the caller may evaluate, stop, or save `state`; what was
+    averaged must be saved before going on, or a server that is killed could lose it.
     """
-    app = ServerApp()
 
-    @app.main()
-    def main(grid: Grid, context: Context) -> None:
-        settings = Settings.read(context.run_config)
-        terms = settings.terms(model, loss, torch.device("cpu"))
-        run = FederatedRun(settings, terms, Post(grid), test() if test else None, _seen(transform))
-        for _ in run:
-            pass
+    def __init__(
+        self,
+        transport: Transport,
+        agreement: Agreement,
+        rules: Rules,
+        *,
+        steps: int,
+        token: str,
+    ) -> None:
+        self._agreement, self._rules, self._steps = agreement, rules, steps
+        self._rounds = Rounds(transport, agreement, rules)
+        self.mirror = agreement.start()
+        self.progress = ServerProgress(token, "exchange" if self._local_steps <= steps else "end")
 
-    return app
+    @property
+    def roster(self) -> Roster:
+        """The clients."""
+        return self._rounds.roster
+
+    def state(self) -> dict[str, Any]:
+        """All of it, to save."""
+        return {
+            "progress": self.progress.state(),
+            "mirror": self.mirror.state(),
+            "roster": self.roster.state(),
+        }
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Go on from what `state` gave."""
+        self.progress = ServerProgress.load(saved["progress"])
+        self.mirror.load_(saved["mirror"])
+        self._rounds.roster = Roster.load(saved["roster"])
+
+    def __iter__(self) -> Iterator[Exchange]:
+        """Train to the end."""
+        stages = {
+            "exchange": self._exchange,
+            "redistribution": self._redistribute,
+            "dismissal": self._dismiss,
+            "end": self._end,
+        }
+        if self.progress.stage in stages:
+            self._rounds.gather()
+        while self.progress.stage in stages:
+            yield stages[self.progress.stage]()
+
+    def _exchange(self) -> Exchange:
+        """Let the active clients train until a part is due, and average it."""
+        now = self.progress
+        until = now.step + self._local_steps
+        (due,) = self._agreement.plan.schedule(until)
+        found = self._round(self._active(until), until, "part", due)
+        weights = self._weights(found)
+        discrepancy = self._discrepancy(found, weights, due)
+        self._average("part", due, found, weights, until)
+        now.step, now.models = until, {}
+        who = self._agreement.plan.participation
+        if until + self._local_steps > self._steps:
+            now.stage = "end"
+        elif who and who.changes(until + 1):
+            now.stage = "redistribution"
+        return _record("exchange", until, due, found, weights, discrepancy)
+
+    def _redistribute(self) -> Exchange:
+        """Collect from the clients active so far what those active from now on start from."""
+        now, who = self.progress, self._agreement.plan.participation
+        assert who
+        old, new = self._active(now.step), self._active(now.step + 1)
+        due = now.part
+        if who.redistribution == "none":
+            found = self._round(
+                [c for c in old if c not in new], now.step, "nothing", due, required=False
+            )
+        elif who.redistribution == "average":
+            rest: Sent = "rest" if self._agreement.sections("rest", due) else "nothing"
+            found = self._round(old, now.step, rest, due)
+            if rest == "rest":
+                self._average("rest", due, found, self._weights(found), now.step)
+        else:
+            found = self._round(old, now.step, "model", due)
+            slots = zip(old, new, strict=True)
+            now.models = {n: found.arrays[o] for o, n in slots if o in found.arrays}
+        for client in set(new) - set(old):
+            if client in self.roster:
+                self.roster[client].begins(whole=who.redistribution != "none")
+        dismissed = now.about == "rest" and abilities(self._agreement.solver).per_client
+        now.stage = "dismissal" if dismissed else "exchange"
+        return _record("redistribution", now.step, due, found)
+
+    def _dismiss(self) -> Exchange:
+        """Tell clients that pause the last sums: what they keep for themselves depends on them."""
+        now = self.progress
+        new = self._active(now.step + 1)
+        leaving = [client for client in self._active(now.step) if client not in new]
+        found = self._round(leaving, now.step, "nothing", now.part, required=False)
+        now.stage = "exchange"
+        return _record("dismissal", now.step, now.part, found)
+
+    def _end(self) -> Exchange:
+        """Take the steps that are left and average the whole models: u_K."""
+        now = self.progress
+        found = self._round(self._active(max(1, self._steps)), self._steps, "model", now.part)
+        weights = self._weights(found)
+        just_averaged = now.part if now.step == self._steps else None
+        model = aggregated_model(
+            found.arrays, weights, self._agreement, self.mirror, self._steps, but=just_averaged
+        )
+        set_model_(self.mirror, self._agreement, model)
+        now.step, now.stage = self._steps, "done"
+        return _record("end", now.step, now.part, found, weights)
+
+    def _round(
+        self, clients: Sequence[int], until: int, send: Sent, due: int, *, required: bool = True
+    ) -> Round:
+        """One round of messages: hand out what clients lack, take back what they send."""
+        now = self.progress
+        orders = Orders(
+            self._agreement,
+            now,
+            self.mirror,
+            self._rules.catch_up,
+            turn=now.turn + 1,
+            until=until,
+            send=send,
+            due=due,
+        )
+        need = min(self._rules.min_clients, len(clients)) if required else 0
+        found = self._rounds.ask(clients, orders, need=need)
+        now.turn = orders.turn
+        return found
+
+    def _average(
+        self, about: str, part: int, found: Round, weights: Mapping[int, float], step: int
+    ) -> None:
+        """Make one message of those about a part or the rest, and note who is to hear of it."""
+        now, sections = self.progress, self._agreement.sections(about, part)
+        now.about, now.part = about, part
+        now.sums = aggregated(found.arrays, weights, self._agreement, self.mirror, sections, step)
+        now.active_fraction = len(found.replies) / self._rules.clients
+        decode_(self.mirror, self._agreement, sections, now.sums, now.active_fraction)
+        for client, member in self.roster.items():
+            for section in sections:
+                member.averaged(section.part, contributed=client in found.arrays)
+
+    def _weights(self, found: Round) -> dict[int, float]:
+        """p_i of those who answered."""
+        by_samples = self._rules.weights == "samples"
+        counts = {c: reply.samples if by_samples else 1 for c, reply in found.replies.items()}
+        return {client: count / sum(counts.values()) for client, count in counts.items()}
+
+    def _discrepancy(self, found: Round, weights: Mapping[int, float], due: int) -> float | None:
+        """How far the clients are apart in a part, as far as messages tell."""
+        agreement = self._agreement
+        if not agreement.sends_parameters:
+            return None
+        (section,) = agreement.sections("part", due)
+        rows = {c: parameters(array, agreement, section) for c, array in found.arrays.items()}
+        center = sum((weights[c] * row for c, row in rows.items()), torch.zeros(()))
+        squares = [float((row - center).square().sum()) for row in rows.values()]
+        return sum(squares) / len(squares)
+
+    def _active(self, step: int) -> list[int]:
+        who = self._agreement.plan.participation
+        return [int(c) for c in who(step)] if who else list(range(self._rules.clients))
+
+    @property
+    def _local_steps(self) -> int:
+        schedule = self._agreement.plan.schedule
+        return schedule.interval // schedule.parts
 
 
-def _seen(transform: Augment | None) -> Transform:
-    return (lambda inputs: transform(inputs, None)) if transform else unchanged
+def _record(
+    stage: Stage,
+    step: int,
+    part: int,
+    found: Round,
+    weights: Mapping[int, float] | None = None,
+    discrepancy: float | None = None,
+) -> Exchange:
+    losses = {c: reply.loss for c, reply in found.replies.items()}
+    shared = weights and all(loss == loss for loss in losses.values())
+    loss = sum(weights[c] * loss for c, loss in losses.items()) if weights and shared else None
+    clients = tuple(found.replies)
+    return Exchange(stage, step, part, clients, found.away, found.seconds, loss, discrepancy)

@@ -14,15 +14,15 @@ from annotated_types import Ge, Gt
 from torch import nn
 
 from partavg import build
-from partavg.backends.flower.meeting import Rules
-from partavg.backends.flower.terms import Terms
-from partavg.backends.planner import Planner
+from partavg.backends.planner import Planner, check_aggregate
 from partavg.config import Config, create
 from partavg.core.abilities import abilities, shared_names
+from partavg.core.aggregate import Aggregate, weighted_sum
 from partavg.core.rates import Rate
-from partavg.core.schedule import Schedule
 from partavg.core.seeds import fold, seeded
 from partavg.engines.model import Loss, RowModel
+from partavg.flower.protocol import Agreement
+from partavg.flower.rounds import Rules
 from partavg.tables import dump_sections, parse, section
 
 SECTIONS = ("training", "averaging", "solver", "lr_schedule", "participation", "metrics")
@@ -68,17 +68,10 @@ class Settings:
         return _read(json.dumps(dict(run_config), sort_keys=True))
 
     @property
-    def schedule(self) -> Schedule:
-        """When parts are averaged."""
-        averaging = self.config.averaging
-        assert averaging.parts is not None
-        shuffle = self.config.training.seed if averaging.shuffle else None
-        return Schedule(averaging.interval, averaging.parts, shuffle)
-
-    @property
     def local_steps(self) -> int:
         """Steps between two exchanges."""
-        return self.schedule.interval // self.schedule.parts
+        schedule = build.schedule(self.config)
+        return schedule.interval // schedule.parts
 
     @property
     def steps(self) -> int:
@@ -116,7 +109,13 @@ class Settings:
             max_samples=flower.max_samples,
         )
 
-    def terms(self, model: Callable[[], nn.Module], loss: Loss, device: torch.device) -> Terms:
+    def agreement(
+        self,
+        model: Callable[[], nn.Module],
+        loss: Loss,
+        device: torch.device,
+        aggregate: Aggregate = weighted_sum,
+    ) -> Agreement:
         """What the server and all clients agree on; the model begins as the seed says."""
         training, averaging = self.config.training, self.config.averaging
         with seeded(fold(training.seed, "model"), torch.device("cpu")):
@@ -129,8 +128,11 @@ class Settings:
             torch.ones(1),
             build.participation(self.config),
             seed=training.seed,
+            aggregate=aggregate,
         )
-        return Terms(rows, planner(self.schedule), build.solver(self.config))
+        solver = build.solver(self.config)
+        check_aggregate(aggregate, solver)
+        return Agreement(rows, planner(build.schedule(self.config)), solver)
 
     def dump(self) -> str:
         """The TOML text of the settings."""
@@ -144,7 +146,7 @@ class Settings:
 
     def _check(self) -> None:
         training, averaging = self.config.training, self.config.averaging
-        assert self.schedule.parts == averaging.parts
+        build.schedule(self.config)  # refuses parts that do not divide the interval
         if training.epochs is not None or training.scale != 1:
             raise ValueError(
                 "training.epochs and training.scale need all samples in one place: use "

@@ -1,6 +1,6 @@
 import pytest
 from tests.backends.distributed.loops import WORKERS, Case, attached, distance, simulated
-from tests.outside import FedDyn
+from tests.outside import FedDyn, Noisy, median, plain_sum
 from tests.ranks import Ranks
 
 from partavg.core.adapt import AdaComm, FedLAMA, PostLocal
@@ -47,6 +47,9 @@ CASES = {
         NESTEROV,
         {"solver": SCAFFOLD(SGD(momentum=0.9, nesterov=True))},
     ),
+    "aggregated": Case({"interval": 4, "aggregate": median}),
+    "aggregated late": Case({"interval": 4, "aggregate": plain_sum, "delay": 2}),
+    "noisy": Case({"interval": 4, "aggregate": Noisy(), "buffers": "local"}),
     "from outside": Case(
         {"interval": 4, "solver": FedDyn(0.3)}, simulated={"solver": FedDyn(0.3, MOMENTUM)}
     ),

@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from importlib.metadata import version
 
 import torch
@@ -99,7 +99,7 @@ def attach(
             "wire": wire,
             "solver": own,
             "adapt": adapt,
-            "aggregate": getattr(aggregate, "__qualname__", aggregate),
+            "aggregate": _named(aggregate),
             "a model of": row.describe(),
             "partition": planner(schedule).partition.digest()[:12],
         }
@@ -214,6 +214,13 @@ def _check_manager(
                 f"{what} does not go with a manager: replicas that return would not know what the "
                 f"others remember; leave one of them out"
             )
+
+
+def _named(aggregate: Aggregate) -> str:
+    """What must be the same on all ranks; an object without fields is named by its class."""
+    if is_dataclass(aggregate):
+        return repr(aggregate)
+    return str(getattr(aggregate, "__qualname__", type(aggregate).__qualname__))
 
 
 def _check_gathering(

@@ -24,10 +24,10 @@ from partavg.backends.lost import RollCall
 from partavg.core.abilities import abilities
 from partavg.core.average import collect, deliver_, reduced
 from partavg.core.exchange import arrive_, average_, send, settle_
+from partavg.core.mean import Mean
 from partavg.core.partition import Partition
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
-from partavg.solvers.sgd import SGD
 
 
 class Averager:
@@ -218,7 +218,7 @@ class Averager:
 
     def _mean_inside(self, part: int) -> None:
         assert self._inside
-        plan, plain, sync = self._course.plan, SGD(), self._row.sync(part)
+        plan, plain, sync = self._course.plan, Mean(), self._row.sync(part)
         spans = plan.partition.parts[part]
         columns = self._row.columns(spans, plan.buffer_parts[part])
         weights = torch.full_like(plan.weights, 1 / self._inside.group.size())

@@ -16,19 +16,18 @@ from tests.flower.grid import FakeGrid
 from torch import nn
 from torch.nn import functional as F
 
-from partavg.backends.flower import wire
-from partavg.backends.flower.post import Post
-from partavg.flower import client_app
+from partavg.flower import client_app, messages
 from partavg.flower.run import FederatedRun
 from partavg.flower.settings import Settings
+from partavg.flower.transport import Transport
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_numbers_arrive_as_they_were(dtype: torch.dtype) -> None:
     numbers = torch.randn(1000).to(dtype)
-    content = wire.parcel(wire.REPLY, wire.Reply(1, 2, 3), wire.pack(numbers))
-    assert torch.equal(wire.unpack(content, 1000, dtype), numbers)
-    assert wire.read(content, wire.REPLY, wire.Reply).samples == 3
+    content = messages.write(messages.REPLY, messages.Reply(1, 2, 3), messages.pack(numbers))
+    assert torch.equal(messages.unpack(content, 1000, dtype), numbers)
+    assert messages.read(content, messages.REPLY, messages.Reply).samples == 3
 
 
 @pytest.mark.parametrize("parts", [1, 4])
@@ -48,8 +47,8 @@ def test_an_exchange_costs_its_part_and_little_more(tmp_path: Path, parts: int) 
     nodes = {i: {"partition-id": i, "state-dir": str(tmp_path / f"{i}")} for i in range(2)}
     grid = FakeGrid(client_app(model, F.cross_entropy, data), config, nodes)
     settings = Settings.read(config)
-    terms = settings.terms(model, F.cross_entropy, torch.device("cpu"))
-    rows = list(FederatedRun(settings, terms, Post(grid), None, lambda inputs: inputs))
+    agreement = settings.agreement(model, F.cross_entropy, torch.device("cpu"))
+    rows = list(FederatedRun(settings, agreement, Transport(grid), None, lambda inputs: inputs))
     part = 4 * 500 * 200 / parts
     for before, after in pairwise(rows[:-1]):
         for way in ("sent", "received"):
@@ -71,9 +70,13 @@ def test_silence_ends_at_the_deadline_and_delays_nobody_else(tmp_path: Path) -> 
     usual = federation(tmp_path, {})
     grid = Silent(usual._app, {}, {})
     grid.contexts = usual.contexts
-    content = RecordDict({wire.ORDER: wire.parcel(wire.ORDER, wire.Reply(0, 0, 0))[wire.ORDER]})
+    content = RecordDict(
+        {messages.ORDER: messages.write(messages.ORDER, messages.Reply(0, 0, 0))[messages.ORDER]}
+    )
     answers, began = [], time.monotonic()
-    for answer in Post(grid).ask(dict.fromkeys((100, 101, 102), content), "query.partavg", 0, 3.0):
+    for answer in Transport(grid).ask(
+        dict.fromkeys((100, 101, 102), content), "query.partavg", 0, 3.0
+    ):
         answers.append((answer.node, answer.problem, time.monotonic() - began))
     assert sorted(node for node, _, _ in answers[:2]) == [101, 102]
     assert answers[2][:2] == (100, "it did not answer within 3 s")
@@ -116,7 +119,7 @@ def test_looks_for_answers_are_bounded(clients: int) -> None:
     """Each of them is work for the SuperLink, whoever's answer it is for."""
     grid = Nobody(ClientApp(), {}, {node: {} for node in range(clients)})
     contents = {node: RecordDict() for node in range(clients)}
-    answers = list(Post(grid).ask(contents, "train", 1, 0.5))
+    answers = list(Transport(grid).ask(contents, "train", 1, 0.5))
     assert all("did not answer within 0.5 s" in answer.problem for answer in answers)
     assert clients < grid.looks <= 600 * 0.5 + 2 * clients
 

@@ -1,22 +1,24 @@
 """Asking clients, checking what they answer, and going on without those that fail."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic, sleep
 
 from flwr.app import ConfigRecord, RecordDict
 from torch import Tensor
 
-from partavg.backends.flower import wire
-from partavg.backends.flower.post import Answer, Post
-from partavg.backends.flower.roster import Member, Roster
-from partavg.backends.flower.terms import Terms
-from partavg.backends.flower.wire import Hello, Reply
+from partavg.flower import messages
+from partavg.flower.messages import Hello, Order, Reply
+from partavg.flower.orders import Orders
+from partavg.flower.protocol import Agreement
+from partavg.flower.roster import Member, Roster
+from partavg.flower.transport import Answer, Transport
 
 log = logging.getLogger("flwr")
 
-ACT, HELLO = "train.partavg", "query.partavg"
+# What a message asks for, as Flower names it; app.py answers.
+CARRY_OUT, INTRODUCE = "train.partavg", "query.partavg"
 _AGAIN = 30.0  # seconds until a node that could not introduce itself is asked again
 
 
@@ -46,23 +48,18 @@ class Rules:
 class Round:
     """One round of messages: what came back, and who is missing."""
 
-    turn: int
     replies: dict[int, Reply] = field(default_factory=dict)
     arrays: dict[int, Tensor] = field(default_factory=dict)
     away: dict[int, str] = field(default_factory=dict)
     seconds: float = 0.0
 
 
-Orders = Callable[[int], tuple[RecordDict, Sequence[int]]]
-"""client -> its message, and the parts that it has once it carried that out."""
-
-
-class Meeting:
+class Rounds:
     """The clients, asked one round after another."""
 
-    def __init__(self, post: Post, terms: Terms, rules: Rules) -> None:
+    def __init__(self, transport: Transport, agreement: Agreement, rules: Rules) -> None:
         self.roster = Roster()
-        self._post, self._terms, self._rules = post, terms, rules
+        self._transport, self._agreement, self._rules = transport, agreement, rules
         self._later: dict[int, float] = {}
 
     def gather(self) -> None:
@@ -80,22 +77,13 @@ class Meeting:
                 )
             sleep(min(0.5, 0.1 + 0.05 * waited))
 
-    def hold(
-        self,
-        turn: int,
-        clients: Sequence[int],
-        orders: Orders,
-        length: int,
-        *,
-        step: int,
-        need: int,
-    ) -> Round:
+    def ask(self, clients: Sequence[int], orders: Orders, *, need: int) -> Round:
         """Ask clients until enough of them gave an answer that holds; name those that did not."""
-        began, rules = monotonic(), self._rules
-        found = Round(turn)
+        began, rules, step = monotonic(), self._rules, orders.until
+        found = Round()
         while True:
             self._welcome(min(rules.deadline, 60.0))
-            self._ask(found, clients, orders, length)
+            self._ask_missing(found, clients, orders)
             if len(found.replies) >= need:
                 break
             if monotonic() - began > rules.patience:
@@ -112,31 +100,33 @@ class Meeting:
         found.seconds = monotonic() - began
         return found
 
-    def _ask(self, found: Round, clients: Sequence[int], orders: Orders, length: int) -> None:
+    def _ask_missing(self, found: Round, clients: Sequence[int], orders: Orders) -> None:
         """One try; what was answered in an earlier one still counts."""
-        here = self._here()
+        here, roster = self._here(), self.roster
         found.away = {
-            client: "its node is not connected" if client in self.roster else "it never joined"
+            client: "its node is not connected" if client in roster else "it never joined"
             for client in clients
             if client not in found.replies
         }
-        asked = {
-            client: orders(client) for client in clients if client in found.away and client in here
+        asked = {c: orders.order(c, roster[c]) for c in found.away if c in here}
+        nodes = {roster[client].node: client for client in asked}
+        contents = {
+            roster[client].node: messages.write(messages.ORDER, order, handout.array)
+            for client, (order, handout) in asked.items()
         }
-        nodes = {self.roster[client].node: client for client in asked}
-        contents = {node: asked[client][0] for node, client in nodes.items()}
-        for answer in self._post.ask(contents, ACT, found.turn, self._rules.deadline):
+        for answer in self._transport.ask(contents, CARRY_OUT, orders.turn, self._rules.deadline):
             client = nodes[answer.node]
-            member = self.roster[client]
+            order, handout = asked[client]
+            member = roster[client]
             member.received += answer.sent
             member.sent += answer.received
             try:
-                reply, array = self._checked(answer, client, found.turn, length)
+                reply, array = self._checked(answer, client, order)
             except ValueError as error:
                 found.away[client] = str(error)
                 continue
             member.messages += 1
-            member.heard(found.turn, asked[client][1])
+            member.heard(order.turn, handout.parts)
             del found.away[client]
             found.replies[client] = reply
             if array is not None:
@@ -145,18 +135,16 @@ class Meeting:
         found.replies = dict(sorted(found.replies.items()))
         found.arrays = dict(sorted(found.arrays.items()))
 
-    def _checked(
-        self, answer: Answer, client: int, turn: int, length: int
-    ) -> tuple[Reply, Tensor | None]:
+    def _checked(self, answer: Answer, client: int, order: Order) -> tuple[Reply, Tensor | None]:
         """An answer that may touch the model; a ValueError says why another may not."""
         member = self.roster[client]
         if answer.content is None:
             raise ValueError(answer.problem)
-        reply = wire.read(answer.content, wire.REPLY, Reply)
-        if (reply.turn, reply.client) != (turn, client):
+        reply = messages.read(answer.content, messages.REPLY, Reply)
+        if (reply.turn, reply.client) != (order.turn, client):
             raise ValueError(
                 f"it answered for client {reply.client} and turn {reply.turn}, not {client} and "
-                f"{turn}"
+                f"{order.turn}"
             )
         if reply.lost:
             member.turn = -1
@@ -165,24 +153,25 @@ class Meeting:
             raise ValueError(
                 f"it counts {reply.samples} samples, and {member.samples} when it joined"
             )
+        length = self._agreement.sent_length(order)
         if length == 0:
             return reply, None
-        return reply, wire.unpack(answer.content, length, self._terms.model.dtype)
+        return reply, messages.unpack(answer.content, length, self._agreement.model.dtype)
 
     def _here(self) -> set[int]:
         """The clients whose nodes are connected."""
-        listed = set(self._post.nodes())
+        listed = set(self._transport.nodes())
         return {client for client, member in self.roster.items() if member.node in listed}
 
     def _welcome(self, seconds: float) -> None:
         """Let nodes that are not known introduce themselves."""
-        known = {member.node for member in self.roster.values()}
-        now = monotonic()
-        new = [n for n in self._post.nodes() if n not in known and self._later.get(n, 0.0) <= now]
-        contents = {node: RecordDict({wire.ORDER: ConfigRecord({})}) for node in new}
+        known, now = {member.node for member in self.roster.values()}, monotonic()
+        strangers = [node for node in self._transport.nodes() if node not in known]
+        new = [node for node in strangers if self._later.get(node, 0.0) <= now]
+        contents = {node: RecordDict({messages.ORDER: ConfigRecord({})}) for node in new}
         if not contents:
             return
-        for answer in self._post.ask(contents, HELLO, 0, seconds):
+        for answer in self._transport.ask(contents, INTRODUCE, 0, seconds):
             try:
                 self._enter(answer)
             except ValueError as error:
@@ -192,7 +181,7 @@ class Meeting:
     def _enter(self, answer: Answer) -> None:
         if answer.content is None:
             raise ValueError(answer.problem)
-        hello = wire.read(answer.content, wire.REPLY, Hello)
+        hello = messages.read(answer.content, messages.REPLY, Hello)
         if not 0 <= hello.client < self._rules.clients:
             raise ValueError(
                 f"it says it is client {hello.client}, and training.workers = "
@@ -204,13 +193,13 @@ class Meeting:
                 f"client {hello.client} counts {hello.samples} samples, which is not between 1 and "
                 f"flower.max_samples = {self._rules.max_samples}"
             )
-        if hello.digest != self._terms.digest():
+        if hello.digest != self._agreement.digest():
             raise ValueError(
                 f"client {hello.client} has another model, partition or solver: give it the same "
                 f"app and the same version of partavg"
             )
         old = self.roster.get(hello.client)
-        if old and old.node in self._post.nodes():
+        if old and old.node in self._transport.nodes():
             raise ValueError(
                 f"client {hello.client} is there already, on node {old.node}: give each node a "
                 f"partition-id of its own"

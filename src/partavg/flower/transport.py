@@ -9,7 +9,7 @@ from time import monotonic
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from partavg.backends.flower import wire
+from partavg.flower import messages
 
 Arrived = tuple[int, Message | str]
 """A node, and its answer or why there is none."""
@@ -19,7 +19,7 @@ _LAST_LOOK = 0.5  # seconds between two looks for an answer that is slow to come
 
 
 @dataclass(slots=True)
-class Post:
+class Transport:
     """Sends messages by a Grid and waits for the answers; counts the bytes of both."""
 
     grid: Grid
@@ -36,25 +36,25 @@ class Post:
         One thread looks for each answer: a node that dies while it answers blocks whoever waits
         for it, and must not block the others.
         """
-        messages = {
+        outgoing = {
             node: Message(
                 content, dst_node_id=node, message_type=action, ttl=seconds, group_id=str(turn)
             )
             for node, content in contents.items()
         }
-        sent = {node: wire.size(message) for node, message in messages.items()}
+        sent = {node: messages.size(message) for node, message in outgoing.items()}
         ends = monotonic() + seconds
-        pushed = set(self.grid.push_messages(list(messages.values())))
+        pushed = set(self.grid.push_messages(list(outgoing.values())))
         arrivals: SimpleQueue[Arrived] = SimpleQueue()
         stop = Event()
-        for node, message in messages.items():
+        for node, message in outgoing.items():
             number = message.metadata.message_id
             if number in pushed:
-                arguments = (node, number, len(messages) / _LOOKS, ends, arrivals, stop)
+                arguments = (node, number, len(outgoing) / _LOOKS, ends, arrivals, stop)
                 Thread(target=self._wait, args=arguments, daemon=True).start()
             else:
                 arrivals.put((node, "its message could not be sent"))
-        del messages
+        del outgoing
         missing = set(contents)
         while missing:
             try:
@@ -105,7 +105,7 @@ class Answer:
 def _answer(node: int, answer: Message | str, sent: int) -> Answer:
     if isinstance(answer, str):
         return Answer(node, None, answer, sent, 0)
-    received = wire.size(answer)
+    received = messages.size(answer)
     if answer.has_error():
         error = answer.error
         words = " ".join((error.reason or "no reason given").split())

@@ -33,7 +33,7 @@ class Order:
     about: str
     """Sums of a "part" or of the "rest"."""
     part: int
-    share: float
+    active_fraction: float
     """Of all clients, those that the sums are of."""
     start: int
     until: int
@@ -72,12 +72,12 @@ def pack(tensor: Tensor) -> ArrayRecord:
     return ArrayRecord({PART: Array(_name(flat.dtype), (len(flat),), _FORMAT, data)})
 
 
-def parcel(kind: str, record: Any, part: ArrayRecord | None = None) -> RecordDict:
-    """The content of a message."""
+def write(kind: str, record: Any, array: ArrayRecord | None = None) -> RecordDict:
+    """The content of a message: a record, and an array if one goes along."""
     values = {field.name: getattr(record, field.name) for field in fields(record)}
     content = RecordDict({kind: ConfigRecord(values)})
-    if part is not None:
-        content[PART] = part
+    if array is not None:
+        content[PART] = array
     return content
 
 

@@ -1,0 +1,148 @@
+"""The two halves of an app: the client's, with your data, and the server's."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from torch import Tensor, nn
+
+from partavg.backends.simulate import Augment
+from partavg.core.aggregate import Aggregate, weighted_sum
+from partavg.core.loop import Batch
+from partavg.data.batches import Batches
+from partavg.engines.looped import Looped
+from partavg.engines.model import Loss
+from partavg.evaluation import Transform, unchanged
+from partavg.flower.client import Client
+from partavg.flower.memory import memory_of
+from partavg.flower.protocol import Agreement
+from partavg.flower.run import FederatedRun
+from partavg.flower.settings import Settings
+from partavg.flower.transport import Transport
+
+Data = Callable[[Context], tuple[Tensor, Tensor]]
+"""The samples that a client owns: inputs and targets."""
+
+
+def client_app(
+    model: Callable[[], nn.Module],
+    loss: Loss,
+    data: Data,
+    *,
+    transform: Augment | None = None,
+    share_loss: bool = False,
+) -> ClientApp:
+    """A Flower ClientApp that trains `model` on what `data` returns on this node.
+
+    Parts of the model and the number of samples leave the client, and nothing else; the mean
+    mini-batch loss too if `share_loss` is set. `transform` is that of `Simulation`.
+    """
+    app, clients = ClientApp(), _Clients(model, loss, data, transform, share_loss)
+
+    @app.query("partavg")
+    def introduce(message: Message, context: Context) -> Message:
+        return Message(clients.of(context).introduce(), reply_to=message)
+
+    @app.train("partavg")
+    def carry_out(message: Message, context: Context) -> Message:
+        return Message(clients.of(context).carry_out(message.content), reply_to=message)
+
+    return app
+
+
+def server_app(
+    model: Callable[[], nn.Module],
+    loss: Loss,
+    test: Callable[[], tuple[Tensor, Tensor]] | None = None,
+    *,
+    transform: Augment | None = None,
+    aggregate: Aggregate = weighted_sum,
+) -> ServerApp:
+    """A Flower ServerApp that averages parts of the clients' models.
+
+    `test` returns samples to evaluate the averaged model on, if the server has any. `aggregate` is
+    what it makes of the clients' messages, by default their weighted sum.
+    """
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        settings = Settings.read(context.run_config)
+        agreement = settings.agreement(model, loss, torch.device("cpu"), aggregate)
+        samples = test() if test else None
+        for _ in FederatedRun(settings, agreement, Transport(grid), samples, _seen(transform)):
+            pass
+
+    return app
+
+
+@dataclass(slots=True)
+class _Clients:
+    """Makes the client of a node for each message.
+
+    What a run agreed on is kept: a process may get many messages, of many clients.
+    """
+
+    model: Callable[[], nn.Module]
+    loss: Loss
+    data: Data
+    transform: Augment | None
+    share_loss: bool
+    _last_run: tuple[Any, Settings, Agreement] | None = None
+
+    def of(self, context: Context) -> Client:
+        """The client of the node that a context is of."""
+        settings, agreement = self._agreed(context)
+        index, device = _index(context), _device(context)
+        inputs, targets = self.data(context)
+        if len(inputs) != len(targets) or not len(inputs):
+            raise ValueError(
+                f"client {index} has {len(inputs)} inputs and {len(targets)} targets: return as "
+                f"many of both, at least one"
+            )
+        training, seen = settings.config.training, self.transform
+        # Streams are numbered by client; those of the others are never read.
+        others = [torch.zeros(1, dtype=torch.long)] * index
+        samples = Batches([*others, torch.arange(len(inputs))], training.batch, training.seed)
+        me = np.array([index])
+
+        def batch(step: int) -> Batch:
+            indices, keys = samples(step, me)
+            drawn, keys = inputs[indices].to(device), keys.to(device)
+            return Batch(seen(drawn, keys) if seen else drawn, targets[indices].to(device), keys)
+
+        memory = memory_of(context, settings.flower.job)
+        engine = Looped(agreement.model)
+        return Client(
+            index, len(inputs), agreement, engine, batch, settings.rate, memory, self.share_loss
+        )
+
+    def _agreed(self, context: Context) -> tuple[Settings, Agreement]:
+        key = dict(context.run_config), _device(context)
+        if self._last_run is None or self._last_run[0] != key:
+            settings = Settings.read(context.run_config)
+            self._last_run = key, settings, settings.agreement(self.model, self.loss, key[1])
+        return self._last_run[1:]
+
+
+def _device(context: Context) -> torch.device:
+    return torch.device(str(context.node_config.get("device", "cpu")))
+
+
+def _index(context: Context) -> int:
+    index = context.node_config.get("partition-id")
+    if type(index) is not int or index < 0:
+        raise ValueError(
+            f"partition-id = {index!r} of this node is no number of a client: start the SuperNode "
+            f"with --node-config 'partition-id=0 …', another number on each node"
+        )
+    return index
+
+
+def _seen(transform: Augment | None) -> Transform:
+    return (lambda inputs: transform(inputs, None)) if transform else unchanged

@@ -1,0 +1,38 @@
+"""Where the server is, and what is on its way to the clients."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import Tensor
+
+Stage = Literal["exchange", "redistribution", "dismissal", "end", "done"]
+
+
+@dataclass(slots=True)
+class ServerProgress:
+    """Where the server is, and what is on its way to the clients."""
+
+    token: str
+    stage: Stage = "exchange"
+    turn: int = 0
+    step: int = 0
+    about: str = "part"
+    part: int = 0
+    sums: Tensor | None = None
+    """The last average, as sums of messages about a part or the rest, for those who contributed."""
+    active_fraction: float = 1.0
+    """Of all clients, those that the sums are of."""
+    models: dict[int, Tensor] = field(default_factory=dict)
+    """From one client to another."""
+
+    def state(self) -> dict[str, Any]:
+        """All of it, to save; files call the active fraction share."""
+        saved = {name: getattr(self, name) for name in self.__slots__}
+        saved["share"] = saved.pop("active_fraction")
+        return saved
+
+    @classmethod
+    def load(cls, saved: dict[str, Any]) -> "ServerProgress":
+        """Take back what `state` gave."""
+        values = dict(saved)
+        return cls(active_fraction=values.pop("share"), **values)

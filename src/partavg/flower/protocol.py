@@ -1,0 +1,226 @@
+"""What the server and all clients must agree on, and what a message is made of."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from partavg.core.abilities import message_length, sends_parameters, shared_names
+from partavg.core.average import alone, collect, deliver_
+from partavg.core.partition import Span
+from partavg.core.plan import Plan
+from partavg.core.solver import Solver
+from partavg.core.workers import Workers
+from partavg.engines.model import RowModel
+from partavg.flower.messages import Order
+
+
+class Section(NamedTuple):
+    """A section of a message: it is about one part, and the buffers that go with it."""
+
+    part: int
+    buffers: tuple[Span, ...]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The model, what is averaged when, and the solver: the same for all."""
+
+    model: RowModel
+    plan: Plan
+    solver: Solver
+
+    def start(self) -> Workers:
+        """One worker with the model as it was given."""
+        params, buffers = (row[None] for row in self.model.start())
+        parts = len(self.plan.partition.parts)
+        return Workers.start(params, buffers, self.model.params, self.solver, parts)
+
+    def digest(self) -> str:
+        """A fingerprint that must be equal on the server and all clients."""
+        layouts = (self.model.params, self.model.buffers)
+        plan = (self.plan.schedule, self.plan.partition.digest(), self.plan.buffer_parts)
+        agreed = (layouts, str(self.model.dtype), plan, self.solver)
+        return hashlib.sha256(repr(agreed).encode()).hexdigest()[:32]
+
+    def sections(self, about: str, part: int) -> list[Section]:
+        """A message about a "part", or about the "rest" that was not averaged along with it."""
+        buffers = self.plan.buffer_parts
+        if about == "part":
+            return [Section(part, buffers[part])]
+        known, sections = set(buffers[part]), []
+        for other in range(len(buffers)):
+            if other != part:
+                fresh = tuple(span for span in buffers[other] if span not in known)
+                known.update(fresh)
+                sections.append(Section(other, fresh))
+        return sections
+
+    def brought_length(self, order: Order) -> int:
+        """How many numbers come along with an order."""
+        if order.bring == "nothing":
+            return 0
+        if order.bring == "sums":
+            return self.message_length(order.about, order.part)
+        return self.snapshot_length(order.part if order.bring == "part" else None)
+
+    def sent_length(self, order: Order) -> int:
+        """How many numbers an order asks for."""
+        if order.send == "nothing":
+            return 0
+        if order.send == "model":
+            return self.model_length
+        return self.message_length(order.send, order.due)
+
+    def message_length(self, about: str, part: int) -> int:
+        """How many numbers a message has, and the sums of such messages."""
+        return sum(sum(self.section_lengths(section)) for section in self.sections(about, part))
+
+    def section_lengths(self, section: Section) -> list[int]:
+        """How many numbers each span of a section takes, then each of its buffers."""
+        each, beside = self._numbers_per_column
+        spans = [each * (b - a) + beside for a, b in self.plan.partition.parts[section.part]]
+        return spans + [b - a for a, b in section.buffers]
+
+    def snapshot_length(self, part: int | None = None) -> int:
+        """How many numbers a snapshot has: of a part, or of all."""
+        if part is None:
+            return self.model_length + len(self.shared) * self.model.params.size
+        columns = self.plan.partition.sizes[part]
+        return columns * (1 + len(self.shared)) + _width(self.plan.buffer_parts[part])
+
+    @property
+    def model_length(self) -> int:
+        """How many numbers a model has, with all that is ever averaged."""
+        return self.model.params.size + _width(self.buffer_spans)
+
+    @cached_property
+    def buffer_spans(self) -> tuple[Span, ...]:
+        """All columns of buffers that are ever averaged."""
+        return tuple(sorted({span for part in self.plan.buffer_parts for span in part}))
+
+    def buffer_columns(self, part: int, after: int) -> list[int]:
+        """Where the buffers of a part lie in a whole model, after so many parameters."""
+        places, at = {}, after
+        for span in self.buffer_spans:
+            places[span] = range(at, at := at + span.stop - span.start)
+        return [column for span in self.plan.buffer_parts[part] for column in places[span]]
+
+    @cached_property
+    def shared(self) -> tuple[str, ...]:
+        """The solver's memory that is the same on all workers; a row per worker is the client's."""
+        return tuple(sorted(shared_names(self.solver)))
+
+    @cached_property
+    def sends_parameters(self) -> bool:
+        """Whether messages begin with the parameters themselves, so that models can be compared."""
+        return sends_parameters(self.solver)
+
+    @cached_property
+    def _numbers_per_column(self) -> tuple[int, int]:
+        return message_length(self.solver)
+
+
+def encode(workers: Workers, agreement: Agreement, sections: Sequence[Section]) -> Tensor:
+    """What a worker sends about some sections, as one flat array."""
+    found = [_encoded(workers, agreement, section) for section in sections]
+    return torch.cat(found) if found else workers.params.new_empty(0)
+
+
+def decode_(
+    workers: Workers,
+    agreement: Agreement,
+    sections: Sequence[Section],
+    total: Tensor,
+    active_fraction: float,
+) -> None:
+    """Give a worker the weighted sum of all workers' messages."""
+    for section in sections:
+        spans = agreement.plan.partition.parts[section.part]
+        lengths = agreement.section_lengths(section)
+        own, total = total[: sum(lengths)], total[sum(lengths) :]
+        columns = workers.columns(spans, section.buffers)
+        sync = workers.sync(section.part, active_fraction)
+        deliver_(*columns, own, lengths, workers.memory, spans, solver=agreement.solver, sync=sync)
+        _reset_clock_(workers, section.part)
+
+
+def snapshot(workers: Workers, agreement: Agreement, part: int | None = None) -> Tensor:
+    """What all workers have in common, or had when it was last averaged: of a part, or of all."""
+    return _joined(_common(workers, agreement, part))
+
+
+def restore_(workers: Workers, agreement: Agreement, flat: Tensor, part: int | None = None) -> None:
+    """Take over what `snapshot` gave; what belongs to the worker alone stays."""
+    _fill_(_common(workers, agreement, part), flat)
+    for averaged in range(workers.steps.shape[1]) if part is None else (part,):
+        _reset_clock_(workers, averaged)
+
+
+def whole_model(workers: Workers, agreement: Agreement) -> Tensor:
+    """All parameters, and the buffers that are ever averaged: how a snapshot of all begins."""
+    return _joined(_model(workers, agreement))
+
+
+def set_model_(workers: Workers, agreement: Agreement, flat: Tensor) -> None:
+    """Take over what `whole_model` gave."""
+    _fill_(_model(workers, agreement), flat)
+
+
+def parameters(message: Tensor, agreement: Agreement, section: Section) -> Tensor:
+    """The parameters in a message of one section, where it `sends_parameters`."""
+    spans = agreement.plan.partition.parts[section.part]
+    found = torch.split(message, agreement.section_lengths(section))
+    return torch.cat([one[: b - a] for one, (a, b) in zip(found, spans, strict=False)])
+
+
+def _encoded(workers: Workers, agreement: Agreement, section: Section) -> Tensor:
+    spans = agreement.plan.partition.parts[section.part]
+    message, _ = collect(
+        *workers.columns(spans, section.buffers),
+        workers.memory,
+        spans,
+        solver=agreement.solver,
+        sync=workers.sync(section.part),
+        weights=workers.params.new_ones(1),
+        reduce=alone,
+    )
+    return message()
+
+
+def _common(workers: Workers, agreement: Agreement, part: int | None) -> list[Tensor]:
+    if part is None:
+        columns = _model(workers, agreement)
+        spans: tuple[Span, ...] = (Span(0, workers.params.shape[1]),)
+    else:
+        spans = agreement.plan.partition.parts[part]
+        columns = [*chain(*workers.columns(spans, agreement.plan.buffer_parts[part]))]
+    return columns + [workers.memory[name][:, a:b] for name in agreement.shared for a, b in spans]
+
+
+def _model(workers: Workers, agreement: Agreement) -> list[Tensor]:
+    return [workers.params, *(workers.buffers[:, a:b] for a, b in agreement.buffer_spans)]
+
+
+def _joined(views: Sequence[Tensor]) -> Tensor:
+    return torch.cat([view.reshape(-1) for view in views])
+
+
+def _fill_(views: Sequence[Tensor], flat: Tensor) -> None:
+    for view, values in zip(views, torch.split(flat, [v.shape[1] for v in views]), strict=True):
+        view.copy_(values)
+
+
+def _reset_clock_(workers: Workers, part: int) -> None:
+    """Count from now on: the part was averaged."""
+    workers.steps[:, part] = 0
+    workers.lr_sum[:, part] = 0
+
+
+def _width(spans: Sequence[Span]) -> int:
+    return sum(stop - start for start, stop in spans)
