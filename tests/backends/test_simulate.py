@@ -229,7 +229,7 @@ def test_two_runs_with_one_seed_are_bit_identical() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"partition": "channels"}, "partition 'channels' is not known: use blocks, channel"),
+        ({"partition": "channels"}, "partition 'channels' is not known: did you mean 'channel'?"),
         ({"weights": "size"}, "weights 'size' is not known: use uniform or samples"),
         ({"buffers": "mean"}, "buffers 'mean' is not known: use part, every, local, recompute"),
         ({"partition": "layer"}, "cannot fill 4 parts: the model has 1 layers; use 1 to 1 parts"),
