@@ -15,7 +15,8 @@ from tests.commands import command_lines, parse
 
 from partavg.cli import main, options
 from partavg.compare import SCHEMES
-from partavg.cost import BACKENDS, WIRES
+from partavg.core.wire_formats import WIRE_FORMATS
+from partavg.cost import BACKENDS
 from partavg.data import SOURCES
 from partavg.recipes import names
 from partavg.theory.curvature import Method
@@ -76,7 +77,7 @@ def test_choices_are_those_of_the_library() -> None:
         for parameter in command.params
         if isinstance(parameter.type, click.Choice)
     }
-    assert tuple(choices["wire"]) == tuple(WIRES)
+    assert tuple(choices["wire"]) == tuple(WIRE_FORMATS)
     assert tuple(choices["backend"]) == tuple(BACKENDS)
     assert tuple(choices["method"]) == get_args(Method)
     assert set(options.FETCHABLE) == {name for name, s in SOURCES.items() if s.downloads}

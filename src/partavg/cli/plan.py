@@ -8,7 +8,8 @@ from rich.table import Table
 
 from partavg.cli import drive, options, units
 from partavg.core.schedule import Schedule
-from partavg.cost import PARAMETERS, WIRES, Cost, Job, Network, cost, plans, recommend
+from partavg.core.wire_formats import WIRE_FORMATS
+from partavg.cost import PARAMETERS, Cost, Network, Workload, candidates, cost, recommend
 from partavg.cost.recommend import Recommendation, long_enough
 from partavg.folder import Row, write_json
 from partavg.tables import check_name
@@ -33,19 +34,21 @@ def plan(
         options.check_suffix(kept, ".json")
         speed, trip = units.bandwidth(bandwidth), units.duration(latency)
         network = Network(workers, speed, trip, backend)
-        job = Job(_size(model, parameters), step_ms / 1e3, WIRES[wire])
+        work = Workload(
+            _size(model, parameters), step_ms / 1e3, WIRE_FORMATS[wire].bytes_per_number
+        )
         steps = _steps(samples, batch, workers)
-        found = plans(job, network, interval)
+        found = candidates(work, network, interval)
         chosen = recommend(found)
         console = drive.console()
         click.echo(
-            f"{model or 'model'}: {job.parameters:,} parameters, {job.size / 1e6:,.1f} MB "
+            f"{model or 'model'}: {work.parameters:,} parameters, {work.size / 1e6:,.1f} MB "
             f"({wire}); {workers} workers, steps of {step_ms:g} ms, {steps:,} in an epoch; "
             f"{bandwidth} per second, {latency}, {backend}"
         )
-        everything = [cost(job, network, Schedule.synchronous())] * (interval > 1) + found
+        everything = [cost(work, network, Schedule.synchronous())] * (interval > 1) + found
         console.print(_table(everything, chosen.cost, steps))
-        for sentence in _sentences(chosen, job, network):
+        for sentence in _sentences(chosen, work, network):
             console.print(sentence, highlight=False, soft_wrap=True)
         if kept:
             write_json(kept, _numbers(everything, chosen, steps))
@@ -117,12 +120,12 @@ def _time(seconds: float) -> str:
     return f"{seconds:.2f} s"
 
 
-def _sentences(chosen: Recommendation, job: Job, network: Network) -> list[str]:
+def _sentences(chosen: Recommendation, work: Workload, network: Network) -> list[str]:
     """What to do, and what would help where communication decides all the same."""
     schedule = chosen.cost.schedule
     call = f"interval={schedule.interval}, parts={schedule.parts}, delay={chosen.cost.delay}"
     said = [f"Recommended: {chosen.cost.name} ({call}): {chosen.reason}."]
-    longer = long_enough(job, network, schedule.interval)
+    longer = long_enough(work, network, schedule.interval)
     if longer > schedule.interval:
         share = chosen.cost.waiting / chosen.cost.seconds
         said.append(
