@@ -1,12 +1,10 @@
 """Settings from TOML tables and back; any mistake is a ValueError of one sentence."""
 
-import difflib
 import inspect
 import json
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, fields, is_dataclass, replace
-from pathlib import Path
 from typing import Any, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -16,20 +14,11 @@ from partavg.core.partition import PARTITIONS
 from partavg.core.solver import Solver
 from partavg.solvers import SOLVERS
 from partavg.solvers.sgd import SGD
+from partavg.suggest import check_name, suggestion
 
 _FINITE = ConfigDict(allow_inf_nan=False)
 _STEPS = 400  # of a recipe that gives no budget
 Table = Mapping[str, Any]
-
-
-def read(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{path} is not valid TOML: {error}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"cannot read {path}: {error}") from None
 
 
 def parse(table: Table) -> Config:
@@ -176,23 +165,7 @@ def _value(hint: Any, value: Any, key: str) -> Any:
 def _check_keys(table: Table, known: Iterable[str], prefix: str) -> None:
     for key in table:
         if key not in known:
-            raise ValueError(f"unknown key {prefix + key!r}: {_suggest(key, known, prefix)}")
-
-
-def check_name(key: str, name: str, known: Iterable[str], otherwise: str = "") -> None:
-    """Raise a ValueError if a name is not known: with a close one, or what to do otherwise."""
-    if name not in known:
-        hint = _suggest(name, known)
-        if otherwise and not hint.startswith("did"):
-            hint = otherwise
-        raise ValueError(f"{key} = {name!r} is not known: {hint}")
-
-
-def _suggest(word: str, known: Iterable[str], prefix: str = "") -> str:
-    close = difflib.get_close_matches(word, list(known), n=1)
-    if close:
-        return f"did you mean {prefix + close[0]!r}?"
-    return f"use {', '.join(prefix + name for name in known)}"
+            raise ValueError(f"unknown key {prefix + key!r}: {suggestion(key, known, prefix)}")
 
 
 def _toml(value: Any) -> str:
