@@ -19,7 +19,7 @@ from tests.tasks import (
 )
 
 from partavg import build, checkpoint
-from partavg.recipes import read
+from partavg.recipes.files import read
 from partavg.run import Diverged
 from partavg.tables import parse
 

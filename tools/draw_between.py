@@ -11,7 +11,7 @@ from statistics import mean, stdev
 
 from draw_demo import STYLE
 
-from partavg.recipes import read
+from partavg.recipes.files import read
 from partavg.report.chart import Line, chart
 from partavg.tables import parse
 

@@ -16,7 +16,7 @@ import torch
 
 from partavg import checkpoint
 from partavg.config import Config
-from partavg.recipes import read
+from partavg.recipes.files import read
 from partavg.tables import differences, dump, parse
 
 Row = dict[str, Any]

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from partavg.config import Config
-from partavg.recipes import ROOT, Paper, find, paper, read
+from partavg.recipes import ROOT
 from partavg.recipes import names as names
+from partavg.recipes.files import Paper, find, paper, read
 from partavg.tables import override_, parse
 
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 from rich import box
 from rich.table import Table
 
-from partavg.recipes import about, find, paper, read
+from partavg.recipes.files import about, find, paper, read
 
 _COLUMNS = ("periodic", "partial", "synchronous", "note")
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from partavg.compare import SCHEMES, Entry, Result
 from partavg.folder import Row, RunFolder
-from partavg.recipes import read
+from partavg.recipes.files import read
 from partavg.tables import parse, settings
 
 Numbers = NDArray[np.float64]

@@ -1,6 +1,5 @@
 """`partavg data`."""
 
-import shlex
 from pathlib import Path
 
 import click
@@ -53,6 +52,8 @@ def fetch(group: Path | None, names: tuple[str, ...], data: Path | None) -> None
 
     A download that was stopped goes on where it ended.
     """
+    import shlex
+
     from partavg.cli import output
     from partavg.cli.transfer import transfer
     from partavg.data.fetch import fetch as fetch_files

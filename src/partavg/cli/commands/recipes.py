@@ -3,7 +3,7 @@
 import click
 
 from partavg.cli import options
-from partavg.recipes import find, names
+from partavg.recipes import names
 
 EXAMPLES = """\b
 Examples:
@@ -23,6 +23,7 @@ def recipes(name: str | None) -> None:
     """
     from partavg.cli import output
     from partavg.cli.recipes_table import recipes_table
+    from partavg.recipes.files import find
 
     known = names()
     tables = {recipe.partition("/")[0] for recipe in known if "/" in recipe}

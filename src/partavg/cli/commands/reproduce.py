@@ -1,6 +1,5 @@
 """`partavg reproduce`."""
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -49,6 +48,8 @@ def reproduce(
     They run one after another, each scheme with each seed; then what the paper reports is printed
     beside what was measured, with the sign of partial − periodic.
     """
+    from dataclasses import replace
+
     from partavg import reproduce as reproducing
     from partavg.build import check
     from partavg.cli import drive, output, reproduce_report
