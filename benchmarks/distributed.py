@@ -28,7 +28,8 @@ import torch
 from network import Site, require, sites
 
 from partavg.core.schedule import Schedule
-from partavg.cost import WIRES, Job, Network, cost
+from partavg.core.wire_formats import WIRE_FORMATS
+from partavg.cost import Network, Workload, cost
 
 WORKERS = 4
 INTERVAL = 8
@@ -150,9 +151,9 @@ def _planned(runs: Runs, name: str, network: Network) -> str:
     schedule, delay = ROWS[name].schedule, ROWS[name].delay
     if not schedule or "alone" not in runs:
         return ""
-    width = WIRES[ROWS[name].options.get("wire", "full")]
-    job = Job(PARAMETERS, time(runs, "alone"), width)
-    planned = cost(job, network, schedule, delay).seconds
+    wire = WIRE_FORMATS[ROWS[name].options.get("wire", "full")]
+    workload = Workload(PARAMETERS, time(runs, "alone"), wire.bytes_per_number)
+    planned = cost(workload, network, schedule, delay).seconds
     return f"{planned:.3f} ({100 * (planned / time(runs, name) - 1):+.0f} %)"
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 context = multiprocessing.get_context("forkserver")
-_USED = ["cli.compare", "cli.reproduce", "cli.run", "flower.run", "report"]
+_USED = ["cli.job", "cli.reproduce_report", "flower.run", "report"]
 context.set_forkserver_preload([f"partavg.{name}" for name in _USED])
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.commands import blocks, command_lines, parse
 
 import partavg
-from partavg.cli import drive, main
+from partavg.cli import main, output
 from partavg.solvers import SOLVERS
 
 ROOT = Path(__file__).parent.parent
@@ -156,7 +156,7 @@ def test_exit_codes_are_documented_alike() -> None:
     pages = [(ROOT / "docs" / name).read_text() for name in ("runs.md", "command-line.md")]
     tables = [re.findall(r"^\| (\d+) \| (.*) \|$", page, re.MULTILINE) for page in pages]
     assert tables[0] == tables[1]
-    known = {0, drive.BAD_INPUT, drive.DIVERGED, drive.LOST, drive.INTERRUPTED}
+    known = {0, output.BAD_INPUT, output.DIVERGED, output.LOST, output.INTERRUPTED}
     assert {int(code) for code, _ in tables[0]} == known
     assert all(re.search(rf"\b{code}\b", main.help or "") for code in known)
 

@@ -11,8 +11,9 @@ from statistics import mean, stdev
 
 from draw_demo import STYLE
 
+from partavg.recipes.files import read
 from partavg.report.chart import Line, chart
-from partavg.tables import parse, read
+from partavg.tables import parse
 
 TARGET = Path(__file__).parent.parent / "docs/images/between.svg"
 CHARTS = {

@@ -16,7 +16,8 @@ import torch
 
 from partavg import checkpoint
 from partavg.config import Config
-from partavg.tables import differences, dump, parse, read
+from partavg.recipes.files import read
+from partavg.tables import differences, dump, parse
 
 Row = dict[str, Any]
 """One line of metrics.jsonl: `step`, and what was measured after it."""

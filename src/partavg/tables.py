@@ -5,7 +5,6 @@ import json
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, fields, is_dataclass, replace
-from pathlib import Path
 from typing import Any, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -19,16 +18,6 @@ from partavg.solvers import SOLVERS
 _FINITE = ConfigDict(allow_inf_nan=False)
 _STEPS = 400  # of a recipe that gives no budget
 Table = Mapping[str, Any]
-
-
-def read(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{path} is not valid TOML: {error}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"cannot read {path}: {error}") from None
 
 
 def parse(table: Table) -> Config:

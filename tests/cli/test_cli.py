@@ -148,7 +148,7 @@ def test_ctrl_c_saves_and_prints_the_command_that_goes_on(
     assert "Traceback" not in errors
     match = re.fullmatch(r"partavg: stopped and saved; continue with: partavg (.+)\n", errors)
     assert match, errors
-    done = partavg(*match[1].split(), cwd=tmp_path)
+    done = partavg(*shlex.split(match[1]), cwd=tmp_path)
     assert "accuracy of u_K" in done.stdout
     assert files(tmp_path / "out") == whole
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from partavg.cli import main
 from partavg.cli.units import bandwidth, duration
-from partavg.cost import Job, Network, plans, recommend
+from partavg.cost import Network, Workload, candidates, recommend
 
 NETWORK = ["--bandwidth", "100Mbit", "--latency", "20ms", "--workers", "16"]
 ISSUE = ["--model", "resnet50", "--step-ms", "120", *NETWORK]
@@ -28,7 +28,7 @@ def test_the_table_and_the_recommendation(tmp_path: Path) -> None:
     for name in ("synchronous", "periodic", "2 parts", "partial", "partial, overlapped"):
         assert re.search(rf"^  {name} +\d", done.output, re.MULTILINE)
     numbers = json.loads(kept.read_text())
-    chosen = recommend(plans(Job(25_557_032, 0.12), Network(16, 12.5e6, 0.02), 8))
+    chosen = recommend(candidates(Workload(25_557_032, 0.12), Network(16, 12.5e6, 0.02), 8))
     assert numbers["recommended"] == chosen.cost.name
     assert f"Recommended: {chosen.cost.name} (interval=8, parts=" in done.output
     assert done.output.count("Recommended:") == 1

@@ -8,12 +8,16 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from partavg.core.schedule import Schedule
-from partavg.cost import PARAMETERS, Job, Network, cost, plans, recommend
+from partavg.core.wire_formats import WIRE_FORMATS
+from partavg.cost import PARAMETERS, Network, Workload, candidates, cost, recommend
 from partavg.cost.recommend import long_enough
 from partavg.models import MODELS
 
-jobs = st.builds(
-    Job, st.integers(1, 10**9), st.floats(1e-4, 10), width=st.sampled_from([1 + 4 / 256, 2, 4])
+works = st.builds(
+    Workload,
+    st.integers(1, 10**9),
+    st.floats(1e-4, 10),
+    st.sampled_from([wire.bytes_per_number for wire in WIRE_FORMATS.values()]),
 )
 networks = st.builds(
     Network,
@@ -29,57 +33,61 @@ schedules = st.integers(1, 64).flatmap(
 )
 
 
-@given(jobs, networks, st.integers(1, 64))
-def test_every_plan_of_an_interval_sends_as_much(job: Job, network: Network, interval: int) -> None:
+@given(works, networks, st.integers(1, 64))
+def test_every_plan_of_an_interval_sends_as_much(
+    work: Workload, network: Network, interval: int
+) -> None:
     m = network.workers
-    for each in plans(job, network, interval):
+    for each in candidates(work, network, interval):
         cycle = each.traffic * interval
-        assert isclose(cycle, 2 * (m - 1) / m * job.size)
+        assert isclose(cycle, 2 * (m - 1) / m * work.size)
         assert isclose(each.messages * interval, each.schedule.parts)
 
 
-@given(jobs, networks, schedules)
-def test_more_messages_take_more_time(job: Job, network: Network, schedule: Schedule) -> None:
-    periodic = cost(job, network, Schedule(schedule.interval))
-    parted = cost(job, network, schedule)
+@given(works, networks, schedules)
+def test_more_messages_take_more_time(work: Workload, network: Network, schedule: Schedule) -> None:
+    periodic = cost(work, network, Schedule(schedule.interval))
+    parted = cost(work, network, schedule)
     assert parted.exchanging >= periodic.exchanging * (1 - 1e-9)
 
 
-@given(jobs, networks, schedules, st.floats(1, 100))
+@given(works, networks, schedules, st.floats(1, 100))
 def test_a_worse_network_takes_longer(
-    job: Job, network: Network, schedule: Schedule, factor: float
+    work: Workload, network: Network, schedule: Schedule, factor: float
 ) -> None:
     def seconds(**changes: float) -> float:
         values = {"bandwidth": network.bandwidth, "latency": network.latency, **changes}
-        return cost(job, Network(network.workers, **values), schedule).seconds
+        return cost(work, Network(network.workers, **values), schedule).seconds
 
     assert seconds(latency=network.latency * factor) >= seconds() * (1 - 1e-9)
     assert seconds(bandwidth=network.bandwidth / factor) >= seconds() * (1 - 1e-9)
 
 
-@given(jobs, networks, schedules, st.data())
+@given(works, networks, schedules, st.data())
 def test_overlap_is_never_slower_and_never_free(
-    job: Job, network: Network, schedule: Schedule, data: st.DataObject
+    work: Workload, network: Network, schedule: Schedule, data: st.DataObject
 ) -> None:
     delay = data.draw(st.integers(0, schedule.interval - 1))
-    late, at_once = (cost(job, network, schedule, d) for d in (delay, 0))
+    late, at_once = (cost(work, network, schedule, d) for d in (delay, 0))
     assert late.seconds <= at_once.seconds
-    assert late.seconds >= max(job.step, late.exchanging) * (1 - 1e-9), "the link is busy"
+    assert late.seconds >= max(work.step, late.exchanging) * (1 - 1e-9), "the link is busy"
     assert 0 <= late.hidden <= 1
     assert at_once.hidden == 0
-    longer = cost(job, network, schedule, schedule.interval - 1)
+    longer = cost(work, network, schedule, schedule.interval - 1)
     assert longer.seconds <= late.seconds
 
 
-def simulated(job: Job, network: Network, schedule: Schedule, delay: int, cycles: int) -> float:
+def simulated(
+    work: Workload, network: Network, schedule: Schedule, delay: int, cycles: int
+) -> float:
     """Seconds per iteration, event by event: a slow twin of the formula."""
-    duration = network.seconds(job.size / schedule.parts)
+    duration = network.seconds(work.size / schedule.parts)
     now = free = 0.0
     arrivals: dict[int, float] = {}
     steps = cycles * schedule.interval
     half = 0.0
     for step in range(1, steps + 1):
-        now += job.step
+        now += work.step
         if schedule(step):
             free = max(free, now) + duration
             arrivals[step + delay] = free
@@ -90,19 +98,19 @@ def simulated(job: Job, network: Network, schedule: Schedule, delay: int, cycles
 
 
 @settings(max_examples=25)
-@given(jobs, networks, schedules, st.data())
+@given(works, networks, schedules, st.data())
 def test_the_formula_is_what_happens(
-    job: Job, network: Network, schedule: Schedule, data: st.DataObject
+    work: Workload, network: Network, schedule: Schedule, data: st.DataObject
 ) -> None:
     delay = data.draw(st.integers(0, schedule.interval - 1))
-    assume(cost(job, network, schedule).exchanging < 1e4 * job.step)
-    happened = simulated(job, network, schedule, delay, cycles=20 * max(1, delay))
-    assert isclose(cost(job, network, schedule, delay).seconds, happened, rel_tol=0.1)
+    assume(cost(work, network, schedule).exchanging < 1e4 * work.step)
+    happened = simulated(work, network, schedule, delay, cycles=20 * max(1, delay))
+    assert isclose(cost(work, network, schedule, delay).seconds, happened, rel_tol=0.1)
 
 
-@given(jobs, networks, st.integers(1, 64))
-def test_the_recommendation_keeps_its_rule(job: Job, network: Network, interval: int) -> None:
-    found = plans(job, network, interval)
+@given(works, networks, st.integers(1, 64))
+def test_the_recommendation_keeps_its_rule(work: Workload, network: Network, interval: int) -> None:
+    found = candidates(work, network, interval)
     chosen = recommend(found).cost
     same = [each for each in found if bool(each.delay) == bool(chosen.delay)]
     fastest = min(each.seconds for each in same)
@@ -118,20 +126,22 @@ def test_the_recommendation_keeps_its_rule(job: Job, network: Network, interval:
         )
 
 
-@given(jobs, networks, st.integers(2, 64))
-def test_a_useful_delay_is_the_shortest(job: Job, network: Network, interval: int) -> None:
-    for each in plans(job, network, interval):
+@given(works, networks, st.integers(2, 64))
+def test_a_useful_delay_is_the_shortest(work: Workload, network: Network, interval: int) -> None:
+    for each in candidates(work, network, interval):
         if each.delay > 1:
-            less = cost(job, network, each.schedule, each.delay - 1)
+            less = cost(work, network, each.schedule, each.delay - 1)
             assert less.seconds > each.seconds
 
 
-@given(jobs, networks, st.integers(1, 64))
-def test_a_long_interval_can_hide_its_exchanges(job: Job, network: Network, interval: int) -> None:
-    enough = long_enough(job, network, interval)
+@given(works, networks, st.integers(1, 64))
+def test_a_long_interval_can_hide_its_exchanges(
+    work: Workload, network: Network, interval: int
+) -> None:
+    enough = long_enough(work, network, interval)
     assert enough % interval == 0
-    assert network.seconds(job.size) <= enough * job.step
-    assert enough == interval or network.seconds(job.size) > enough / 2 * job.step
+    assert network.seconds(work.size) <= enough * work.step
+    assert enough == interval or network.seconds(work.size) > enough / 2 * work.step
 
 
 @pytest.mark.parametrize(
@@ -182,9 +192,9 @@ def test_the_sizes_of_our_models_are_right(name: str) -> None:
         (lambda: Network(2, 0.0), "bandwidth of 0.0 B/s"),
         (lambda: Network(2, 1.0, -1.0), "latency of -1.0 s"),
         (lambda: Network(2, 1.0, backend="mpi"), "backend 'mpi' is not known: use gloo or nccl"),
-        (lambda: Job(0, 1.0), "0 parameters"),
-        (lambda: Job(1, float("nan")), "a step of nan s"),
-        (lambda: cost(Job(1, 1.0), Network(2, 1.0), Schedule(4), 4), "delay 4 is not below"),
+        (lambda: Workload(0, 1.0), "0 parameters"),
+        (lambda: Workload(1, float("nan")), "a step of nan s"),
+        (lambda: cost(Workload(1, 1.0), Network(2, 1.0), Schedule(4), 4), "delay 4 is not below"),
     ],
 )
 def test_mistakes(make: object, sentence: str) -> None:
@@ -196,6 +206,6 @@ def test_mistakes(make: object, sentence: str) -> None:
 def test_a_delay_must_save_a_tenth(exchange: float, delay: int) -> None:
     """An exchange of 0.12 steps that is hidden saves 0.12 / 1.12 of the time."""
     network = Network(2, 1e6)
-    job = Job(8_000_000, step=network.seconds(4e6) / exchange)
-    chosen = recommend(plans(job, network, 8)).cost
+    work = Workload(8_000_000, step=network.seconds(4e6) / exchange)
+    chosen = recommend(candidates(work, network, 8)).cost
     assert (chosen.schedule.parts, chosen.delay) == (8, delay)

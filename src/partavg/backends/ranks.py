@@ -24,11 +24,6 @@ _PATIENCE = 300.0  # seconds that a rank waits for the others
 _FAREWELL = 10.0  # seconds that it waits for them to end
 
 
-def launched() -> bool:
-    """Whether torchrun, or something like it, started this process as one of several."""
-    return {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
-
-
 class Agreed(ValueError):
     """A mistake that all ranks know of."""
 

@@ -1,33 +1,24 @@
-"""Driving runs from the command line: signals, warnings, exit codes."""
+"""Driving runs from the command line: signals, progress, early ends."""
 
 import errno
-import os
 import shlex
 import signal
-import sys
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
-
-import click
-from rich.console import Console
 
 from partavg.backends.lost import RankLost
-from partavg.backends.ranks import launched
-from partavg.backends.team import Solo, Team, shares
+from partavg.backends.team import shares
 from partavg.backends.tempo import Tempo
 from partavg.cli.display import Display
+from partavg.cli.output import BAD_INPUT, DIVERGED, INTERRUPTED, LOST, fail
 from partavg.compare import Entry
 from partavg.config import Config
 from partavg.data.dataset import Dataset
 from partavg.folder import RunFolder
 from partavg.run import Diverged, Run
-
-BAD_INPUT, DIVERGED, LOST, INTERRUPTED = 2, 3, 4, 130
 
 
 class Stopped(Exception):
@@ -60,18 +51,6 @@ def stop_request() -> Iterator[StopRequest]:
 
 
 @contextmanager
-def bad_input(team: Team | None = None) -> Iterator[None]:
-    """While a command prepares its work, an error is the user's mistake and ends all its ranks."""
-    try:
-        with (team or Solo()).together():
-            yield
-    except (ValueError, OSError) as error:
-        fail(" ".join(str(error).split()), BAD_INPUT)
-    except KeyboardInterrupt:
-        fail("stopped before training started; nothing is lost", INTERRUPTED)
-
-
-@contextmanager
 def early_ends(resume: list[str]) -> Iterator[None]:
     """While a command works, stopping, divergence and full disks end it; `resume` continues it."""
     try:
@@ -88,46 +67,6 @@ def early_ends(resume: list[str]) -> Iterator[None]:
         fail(f"stopped and saved; continue with: {shlex.join(resume)}", INTERRUPTED)
     except KeyboardInterrupt:
         fail(f"stopped; continue with: {shlex.join(resume)}", INTERRUPTED)
-
-
-@contextmanager
-def plain_warnings() -> Iterator[None]:
-    """Show warnings to a person: one line each."""
-
-    def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        if speaks():
-            click.echo(f"partavg: warning: {message}", err=True)
-
-    with warnings.catch_warnings():
-        warnings.showwarning = show
-        # Workers' weights are rows of one tensor: torch's advice on LSTMs is not for users of ours.
-        warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous")
-        yield
-
-
-def console() -> Console:
-    """Where commands write; a log or a pipe has room for a whole table."""
-    if not speaks():
-        return Console(quiet=True, force_terminal=False)
-    return Console() if sys.stdout.isatty() else Console(force_terminal=False, width=120)
-
-
-def speaks() -> bool:
-    """Whether this process talks to the user: of several ranks only the first does."""
-    return not launched() or os.environ["RANK"] == "0"
-
-
-def say(text: str) -> None:
-    """Print a line, once for all ranks."""
-    if speaks():
-        click.echo(text)
-
-
-def fail(sentence: str, code: int, *, here: bool | None = None) -> NoReturn:
-    """Say why, once for all ranks unless it is said `here`, and leave."""
-    if speaks() if here is None else here:
-        click.echo(f"partavg: {sentence}", err=True)
-    sys.exit(code)
 
 
 def introduce(run: Run, display: Display) -> None:

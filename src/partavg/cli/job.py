@@ -5,12 +5,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import click
 from torch.distributed.distributed_c10d import Store
 
 from partavg.backends.lost import RankLost
-from partavg.backends.ranks import Ranks, connect, launched
+from partavg.backends.ranks import Ranks, connect
 from partavg.backends.team import Solo
-from partavg.cli import drive
+from partavg.cli import drive, output
+from partavg.cli.resume import resuming_words
 from partavg.compare import Entry, resumed
 from partavg.config import Config
 from partavg.data.dataset import Dataset
@@ -36,7 +38,7 @@ class Job:
     ) -> Run | None:
         """Begin a run, or go on with it; None if it is finished."""
         key = f"{_BEGUN}/{folder.path}"
-        with drive.bad_input(self.team), drive.plain_warnings():
+        with output.bad_input(self.team.together()), output.plain_warnings():
             if self.team.first(lambda: self._store is not None and self._store.check([key])):
                 resume, force = True, False  # it is this run that began before a restart
             if resume and self.team.first(lambda: _is_finished(folder, config)):
@@ -58,8 +60,9 @@ class Job:
 
         return self.team.first(found)
 
-    def command(self, *words: str) -> list[str]:
-        """The words that start such a job."""
+    def resuming(self, context: click.Context, out: Path) -> list[str]:
+        """The command that goes on with what the one of the context does in `out`."""
+        words = resuming_words(context, out)
         if self._store is None:
             return ["partavg", *words]
         machines = os.environ.get("GROUP_WORLD_SIZE", "1")
@@ -82,18 +85,18 @@ class Job:
 @contextmanager
 def job() -> Iterator[Job]:
     """Work with the other ranks, if there are any; if one is lost, all end."""
-    if not launched():
+    if not output.launched():
         yield Job(Solo())
         return
-    with drive.bad_input():
+    with output.bad_input():
         ranks, store = connect()
     try:
         yield Job(ranks, store)
         ranks.part()
     except RankLost as lost:
-        drive.fail(str(lost), drive.LOST, here=lost.speaks)
+        output.fail(str(lost), output.LOST, here=lost.speaks)
     except SystemExit as end:
-        if end.code != drive.LOST:
+        if end.code != output.LOST:
             ranks.part()
         raise
     finally:

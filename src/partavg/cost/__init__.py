@@ -3,20 +3,19 @@
 docs/plan.md has the equations and how they were checked.
 """
 
+from partavg.cost.iteration import Cost, Workload, cost
 from partavg.cost.network import BACKENDS, Network
-from partavg.cost.plan import WIRES, Cost, Job, cost
-from partavg.cost.recommend import Recommendation, plans, recommend
+from partavg.cost.recommend import Recommendation, candidates, recommend
 from partavg.cost.sizes import PARAMETERS
 
 __all__ = [
     "BACKENDS",
     "PARAMETERS",
-    "WIRES",
     "Cost",
-    "Job",
     "Network",
     "Recommendation",
+    "Workload",
+    "candidates",
     "cost",
-    "plans",
     "recommend",
 ]

@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from math import ceil, isqrt
 
 from partavg.core.schedule import Schedule
+from partavg.cost.iteration import Cost, Workload, cost
 from partavg.cost.network import Network
-from partavg.cost.plan import Cost, Job, cost
 
 _AS_FAST = 1.05  # more parts keep the copies closer: worth so much time
 _WORTH_A_DELAY = 0.9  # averages that arrive late must save at least a tenth
@@ -19,16 +19,16 @@ class Recommendation:
     reason: str
 
 
-def plans(job: Job, network: Network, interval: int) -> list[Cost]:
+def candidates(workload: Workload, network: Network, interval: int) -> list[Cost]:
     """Every number of parts that divides the interval, at once and overlapped."""
     whole = Schedule(interval)
     small = [parts for parts in range(1, isqrt(interval) + 1) if interval % parts == 0]
     counts = sorted({*small, *(interval // parts for parts in small)})
     schedules = [replace(whole, parts=parts) for parts in counts]
-    found = [cost(job, network, schedule) for schedule in schedules]
+    found = [cost(workload, network, schedule) for schedule in schedules]
     delays = [_useful_delay(each) for each in found]
     late = zip(schedules, delays, strict=True)
-    return found + [cost(job, network, schedule, delay) for schedule, delay in late if delay]
+    return found + [cost(workload, network, schedule, delay) for schedule, delay in late if delay]
 
 
 def recommend(found: list[Cost]) -> Recommendation:
@@ -44,9 +44,9 @@ def recommend(found: list[Cost]) -> Recommendation:
     return Recommendation(chosen, ", and ".join(said))
 
 
-def long_enough(job: Job, network: Network, interval: int) -> int:
+def long_enough(workload: Workload, network: Network, interval: int) -> int:
     """The interval, doubled until its steps take as long as exchanging the model once."""
-    while network.seconds(job.size) > interval * job.step:
+    while network.seconds(workload.size) > interval * workload.step:
         interval *= 2
     return interval
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from partavg.data import (
@@ -18,30 +19,26 @@ from partavg.data.root import root as data_root
 from partavg.data.source import Source
 from partavg.registry import Names
 
+_MODULES: dict[str, ModuleType] = {
+    "cifar10": cifar10,
+    "cifar100": cifar100,
+    "fashion_mnist": fashion_mnist,
+    "fashion_subset": fashion_subset,
+    "femnist": femnist,
+    "imdb": imdb,
+    "svhn": svhn,
+}
+"""Each has a function `load`, and a `Source` for the files that do not come with the package."""
+
 DATASETS: Names[Callable[..., Dataset]] = Names(
-    "dataset",
-    {
-        "cifar10": cifar10.load,
-        "cifar100": cifar100.load,
-        "fashion_mnist": fashion_mnist.load,
-        "fashion_subset": fashion_subset.load,
-        "femnist": femnist.load,
-        "imdb": imdb.load,
-        "svhn": svhn.load,
-    },
+    "dataset", {name: module.load for name, module in _MODULES.items()}
 )
 
 SOURCES: dict[str, Source] = {
-    source.name: source
-    for source in (
-        cifar10.SOURCE,
-        cifar100.SOURCE,
-        fashion_mnist.SOURCE,
-        femnist.SOURCE,
-        imdb.SOURCE,
-        svhn.SOURCE,
-        svhn.EXTRA,
-    )
+    value.name: value
+    for module in _MODULES.values()
+    for value in vars(module).values()
+    if isinstance(value, Source)
 }
 """The files that do not come with the package."""
 

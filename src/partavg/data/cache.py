@@ -16,7 +16,7 @@ from partavg.data.source import Source, Tensors
 FOLDER = ".partavg"
 _VERSION = 1  # of what the decoders make; another number makes every cache anew
 
-State = Literal["ready", "files there", "not there", "incomplete", "damaged"]
+CacheState = Literal["ready", "files there", "not there", "incomplete", "damaged"]
 
 
 def load(source: Source, root: Path) -> Tensors:
@@ -49,7 +49,7 @@ def load_images(source: Source, root: Path, classes: int) -> Dataset:
     return Dataset(train, test, classes)
 
 
-def state(source: Source, root: Path) -> State:
+def state(source: Source, root: Path) -> CacheState:
     """What `load` would find."""
     layout, path = source.layout(root), cache_path(source, root)
     stored = _read(path)

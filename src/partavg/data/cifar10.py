@@ -7,7 +7,7 @@ import torch
 
 from partavg.data import cache, pickles
 from partavg.data.dataset import Dataset
-from partavg.data.source import Download, Layout, Source, Tensors
+from partavg.data.source import Download, FileLayout, Source, Tensors
 
 _FOLDER = "cifar-10-batches-py"
 _TRAIN = [f"data_batch_{number}" for number in range(1, 6)]
@@ -34,7 +34,7 @@ SOURCE = Source(
     name="cifar10",
     about="60,000 color images 32 × 32, 10 classes",
     layouts=(
-        Layout(
+        FileLayout(
             {
                 f"{_FOLDER}/data_batch_1": (
                     "54636561a3ce25bd3e19253c6b0d8538147b0ae398331ac4a2d86c6d987368cd"

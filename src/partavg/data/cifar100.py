@@ -7,7 +7,7 @@ import torch
 
 from partavg.data import cache, pickles
 from partavg.data.dataset import Dataset
-from partavg.data.source import Download, Layout, Source, Tensors
+from partavg.data.source import Download, FileLayout, Source, Tensors
 
 
 def load(root: Path) -> Dataset:
@@ -40,7 +40,7 @@ SOURCE = Source(
     name="cifar100",
     about="60,000 color images 32 × 32, 100 classes",
     layouts=(
-        Layout(
+        FileLayout(
             {
                 "cifar-100-python/train": (
                     "735e79b04f092ca3d2e6d07f368c0a7d70d48c48d28865950cc24454cf45129b"
@@ -51,7 +51,7 @@ SOURCE = Source(
             },
             _read_pickles,
         ),
-        Layout(
+        FileLayout(
             {
                 "cifar-100-binary/train.bin": (
                     "f31298fc616915fa142368359df1c4ca2ae984d6915ca468b998a5ec6aeebf29"

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from partavg.data import cache
 from partavg.data.dataset import Dataset
-from partavg.data.source import Download, Layout, Source, Tensors
+from partavg.data.source import Download, FileLayout, Source, Tensors
 
 _FOLDER = "FashionMNIST/raw"
 _URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
@@ -73,8 +73,10 @@ SOURCE = Source(
     name="fashion_mnist",
     about="70,000 gray images 28 × 28, 10 classes",
     layouts=(
-        Layout({f"{_FOLDER}/{name}": sum_ for name, (_, sum_) in _PACKED.items()}, _read_packed),
-        Layout({f"{_FOLDER}/{name}": sum_ for name, sum_ in _PLAIN.items()}, _read_plain),
+        FileLayout(
+            {f"{_FOLDER}/{name}": sum_ for name, (_, sum_) in _PACKED.items()}, _read_packed
+        ),
+        FileLayout({f"{_FOLDER}/{name}": sum_ for name, sum_ in _PLAIN.items()}, _read_plain),
     ),
     by_hand=f"put {', '.join(_PACKED)} there in {_FOLDER}",
     downloads=tuple(

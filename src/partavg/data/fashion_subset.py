@@ -17,7 +17,10 @@ _TRAIN = 12_000
 
 
 def load(root: Path) -> Dataset:
-    """Images [n, 1, 28, 28] and 10 classes; needs nothing from `root`."""
+    """14,000 of Fashion-MNIST's images.
+
+    Bytes [n, 1, 28, 28], and 10 classes; nothing is needed from `root`.
+    """
     packed = resources.files("partavg.data").joinpath("fashion_subset.xz").read_bytes()
     rows = np.frombuffer(lzma.decompress(packed), np.uint8).reshape(-1, 785)
     images = torch.from_numpy(rows[:, 1:].copy()).view(-1, 1, 28, 28)

@@ -14,7 +14,7 @@ from torch import Tensor
 from partavg.core.seeds import fold
 from partavg.data import cache
 from partavg.data.dataset import Dataset, Samples
-from partavg.data.source import Layout, Source, Tensors
+from partavg.data.source import FileLayout, Source, Tensors
 
 CLASSES = 62
 _PIXELS = 28 * 28
@@ -104,7 +104,7 @@ def _samples(
 SOURCE = Source(
     name="femnist",
     about="images 28 × 28 of 62 digits and letters, by writer",
-    layouts=(Layout({"femnist/train/*.json": None, "femnist/test/*.json": None}, _read),),
+    layouts=(FileLayout({"femnist/train/*.json": None, "femnist/test/*.json": None}, _read),),
     by_hand=(
         "make it with LEAF, ./preprocess.sh -s niid --sf 1.0 -k 0 -t sample in its folder "
         "data/femnist, and put data/train and data/test from there into femnist"

@@ -1,6 +1,5 @@
 """Getting published datasets from their official addresses."""
 
-import difflib
 import http.client
 import re
 import shutil
@@ -14,6 +13,7 @@ from pathlib import Path
 from partavg.data import DATASETS, SOURCES
 from partavg.data.cache import FOLDER
 from partavg.data.source import Download, Source, sha256
+from partavg.registry import suggestion
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, the bytes done and the bytes in all."""
@@ -28,9 +28,7 @@ def find_source(name: str) -> Source:
         return SOURCES[name]
     if name in DATASETS:
         raise ValueError(f"{name} comes with the package: use it without fetching it")
-    close = difflib.get_close_matches(name, SOURCES, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"use {', '.join(SOURCES)}"
-    raise ValueError(f"dataset {name!r} is not known: {hint}")
+    raise ValueError(f"dataset {name!r} is not known: {suggestion(name, SOURCES)}")
 
 
 def fetch(name: str, root: Path, progress: Progress = lambda *_: None) -> bool:

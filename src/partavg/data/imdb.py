@@ -18,7 +18,7 @@ from torch import Tensor
 
 from partavg.data import cache, pickles
 from partavg.data.dataset import Dataset, Samples
-from partavg.data.source import Download, Layout, Source, Tensors
+from partavg.data.source import Download, FileLayout, Source, Tensors
 
 REVIEWS = 12_500  # in each folder
 _START, _UNKNOWN, _BEFORE_FIRST = 1, 2, 3
@@ -120,8 +120,8 @@ SOURCE = Source(
     name="imdb",
     about="50,000 film reviews, good or bad",
     layouts=(
-        Layout(dict.fromkeys(_FOLDERS), _read_texts),
-        Layout(
+        FileLayout(dict.fromkeys(_FOLDERS), _read_texts),
+        FileLayout(
             {"imdb.npz": "69664113be75683a8fe16e3ed0ab59fda8886cb3cd7ada244f7d9544e4676b9f"},
             _read_keras,
         ),

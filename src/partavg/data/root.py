@@ -1,8 +1,9 @@
 """The folder that holds the datasets."""
 
 import os
-import sys
 from pathlib import Path
+
+from platformdirs import user_cache_path
 
 VARIABLE = "PARTAVG_DATA"
 
@@ -13,12 +14,5 @@ def root(given: Path | None = None) -> Path:
         return given
     if os.environ.get(VARIABLE):
         return Path(os.environ[VARIABLE]).expanduser()
-    return _user_cache() / "partavg" / "data"
-
-
-def _user_cache() -> Path:
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    # On Windows, neither a folder of an author around it nor one named Cache in it.
+    return user_cache_path("partavg", appauthor=False, opinion=False) / "data"

@@ -13,7 +13,7 @@ Tensors = dict[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class FileLayout:
     """Files under a root: patterns, each with its sha256 where that is fixed, and their reader."""
 
     files: dict[str, str | None]
@@ -58,7 +58,7 @@ class Source:
 
     name: str
     about: str
-    layouts: tuple[Layout, ...]
+    layouts: tuple[FileLayout, ...]
     by_hand: str
     downloads: tuple[Download, ...] = ()
 
@@ -68,7 +68,7 @@ class Source:
         fetch = f'run "partavg data fetch {self.name}", or ' if self.downloads else ""
         return fetch + self.by_hand
 
-    def layout(self, root: Path) -> Layout | None:
+    def layout(self, root: Path) -> FileLayout | None:
         """The layout that is complete under the root."""
         return next((layout for layout in self.layouts if not layout.lacks(root)), None)
 
@@ -86,7 +86,7 @@ class Source:
         why = f"{self.name} in {root} lacks {lacks}" if lacks else f"{self.name} is not in {root}"
         return f"{why}: {self.remedy}"
 
-    def check(self, root: Path, layout: Layout) -> None:
+    def check(self, root: Path, layout: FileLayout) -> None:
         """Raise a ValueError if a file is not the published one."""
         for name, known in layout.files.items():
             found = known and sha256(root / name)

@@ -8,7 +8,7 @@ import torch
 
 from partavg.data import cache, mat
 from partavg.data.dataset import Dataset, Samples
-from partavg.data.source import Download, Layout, Source, Tensors
+from partavg.data.source import Download, FileLayout, Source, Tensors
 
 _URL = "http://ufldl.stanford.edu/housenumbers"
 _TRAIN, _TEST, _EXTRA = "train_32x32.mat", "test_32x32.mat", "extra_32x32.mat"
@@ -58,7 +58,7 @@ def _source(name: str, about: str, files: tuple[str, ...]) -> Source:
         name,
         about,
         layouts=tuple(
-            Layout(
+            FileLayout(
                 {f"{folder}{file}": _KNOWN[file][1] for file in files},
                 partial(_read, folder=folder, files=files),
             )

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from partavg.compare import SCHEMES, Entry, Result
 from partavg.folder import Row, RunFolder
-from partavg.tables import parse, read, settings
+from partavg.recipes.files import read
+from partavg.tables import parse, settings
 
 Numbers = NDArray[np.float64]
 

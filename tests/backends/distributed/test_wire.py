@@ -7,14 +7,15 @@ from tests.backends.distributed.loops import Case, attached, distance
 from tests.ranks import Ranks
 from torch import Tensor
 
-from partavg.backends.distributed.wire import WIRES, Compressed
+from partavg.backends.distributed.wire import Compressed
+from partavg.core.wire_formats import WIRE_FORMATS
 
 SIZE, ROUNDS = 1000, 5
 
 
 def exchanges(rank: int, wire: str) -> list[tuple[Tensor, Tensor, Tensor, int]]:
     """Messages, their sums, what is still owed, for some rounds."""
-    codec = WIRES[wire]
+    codec = WIRE_FORMATS[wire].codec
     assert codec
     assert dist.group.WORLD
     link = Compressed(dist.group.WORLD, codec, 1 / 3)

@@ -19,7 +19,7 @@ from partavg.backends.distributed.link import AllReduce, Link, Machines
 from partavg.backends.distributed.on_optimizer import on_top_of
 from partavg.backends.distributed.replicas import Manager, Replicas
 from partavg.backends.distributed.row import ModuleRow
-from partavg.backends.distributed.wire import WIRES, Compressed
+from partavg.backends.distributed.wire import Compressed
 from partavg.backends.lost import RollCall
 from partavg.backends.planner import Planner, check_aggregate, check_recut
 from partavg.core.abilities import abilities, name_of
@@ -29,6 +29,7 @@ from partavg.core.partition import Partition
 from partavg.core.plan import Plan, check_delay
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
+from partavg.core.wire_formats import WIRE_FORMATS
 
 Group = dist.ProcessGroup | DeviceMesh
 
@@ -185,9 +186,9 @@ def _check(
         raise ValueError(f"weight {weight} makes no sense: use a number above 0")
     if buffers == "recompute":
         raise ValueError("buffers 'recompute' is the simulator's: use part, every or local")
-    if wire not in WIRES:
-        raise ValueError(f"wire {wire!r} is not known: use {', '.join(WIRES)}")
-    if WIRES[wire] and isinstance(group, DeviceMesh):
+    if wire not in WIRE_FORMATS:
+        raise ValueError(f"wire {wire!r} is not known: use {', '.join(WIRE_FORMATS)}")
+    if WIRE_FORMATS[wire].codec and isinstance(group, DeviceMesh):
         raise ValueError(f"wire {wire!r} does not go with a mesh yet: use full")
     check_recut(adapt, partition)
 
@@ -255,7 +256,7 @@ def _links(
         inside = AllReduce(groups[1])
         inside.register.strict = False  # other machines must hear of it too, from the link between
         return Machines(group), inside
-    codec = WIRES[wire]
+    codec = WIRE_FORMATS[wire].codec
     if not groups:
         return Link(), None
     return (Compressed(groups[0], codec, weight) if codec else AllReduce(groups[0])), None

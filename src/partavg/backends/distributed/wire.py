@@ -1,67 +1,18 @@
 """Messages that are rounded for a slow network, and what rounding lost sent with the next one."""
 
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
 from partavg.backends.distributed.link import AllReduce
 from partavg.backends.distributed.register import Entry
 from partavg.core.average import Arriving
-
-_BLOCK = 256  # numbers that share a scale
-
-
-class Codec(Protocol):
-    """Numbers to bytes and back; rows are packed each by itself, their length a multiple of 256."""
-
-    def pack(self, rows: Float[Tensor, "m n"]) -> UInt8[Tensor, "m _"]:
-        """The bytes to send."""
-        ...
-
-    def unpack(self, packed: UInt8[Tensor, "m _"]) -> Float[Tensor, "m n"]:
-        """The rounded numbers."""
-        ...
-
-
-class BFloat16:
-    """Two bytes a number: 8 bits of precision."""
-
-    def pack(self, rows: Float[Tensor, "m n"]) -> UInt8[Tensor, "m _"]:
-        """Round to bfloat16."""
-        return rows.bfloat16().view(torch.uint8)
-
-    def unpack(self, packed: UInt8[Tensor, "m _"]) -> Float[Tensor, "m n"]:
-        """Back to float32."""
-        return packed.view(torch.bfloat16).float()
-
-
-class Int8:
-    """A byte a number, and a scale for every 256 of them: the largest becomes ±127."""
-
-    def pack(self, rows: Float[Tensor, "m n"]) -> UInt8[Tensor, "m _"]:
-        """Round to the scale."""
-        blocks = rows.float().view(len(rows), -1, _BLOCK)
-        scales = blocks.abs().amax(2, keepdim=True) / 127
-        levels = (blocks / scales.clamp(min=torch.finfo(torch.float32).tiny)).round_()
-        bytes_ = levels.to(torch.int8).flatten(1).view(torch.uint8)
-        return torch.cat([bytes_, scales.flatten(1).view(torch.uint8)], 1)
-
-    def unpack(self, packed: UInt8[Tensor, "m _"]) -> Float[Tensor, "m n"]:
-        """Levels times scales."""
-        count = packed.shape[1] * _BLOCK // (_BLOCK + 4)
-        levels = packed[:, :count].view(torch.int8).reshape(len(packed), -1, _BLOCK)
-        scales = packed[:, count:].contiguous().view(torch.float32)
-        numbers: Tensor = levels * scales[:, :, None]
-        return numbers.flatten(1)
-
-
-WIRES: Mapping[str, Codec | None] = {"full": None, "bf16": BFloat16(), "int8": Int8()}
+from partavg.core.wire_formats import BLOCK, Codec
 
 
 class Compressed(AllReduce):
@@ -112,7 +63,7 @@ class Compressed(AllReduce):
 
     def _rounded_sum(self, change: Tensor, own: Tensor, key: int) -> Tensor:
         ranks = dist.get_world_size(self.group)
-        width = -(-len(change) // (ranks * _BLOCK)) * _BLOCK
+        width = -(-len(change) // (ranks * BLOCK)) * BLOCK
         late = self._late.get(key)
         shares = pad(
             change if late is None else change.add_(late), (0, ranks * width - len(change))

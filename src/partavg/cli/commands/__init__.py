@@ -1,5 +1,6 @@
-"""What each command takes and says of itself.
+"""A file per command: what it takes, what it says of itself, what it does.
 
-Nothing here imports torch: help, completion and mistyped options answer at once. A command imports
-the module that does its work, of the same name in `partavg.cli`, when it is run.
+Help, completion and mistyped options answer at once because nothing here imports torch: a command
+imports what it works with when it is run. Long tables and texts have modules of their own in
+`partavg.cli`.
 """

@@ -1,6 +1,7 @@
-"""`partavg compare`, as it is called."""
+"""`partavg compare`."""
 
-from typing import Any
+from functools import partial
+from pathlib import Path
 
 import click
 
@@ -27,12 +28,62 @@ Examples:
 @options.out
 @options.resume
 @options.force
-def compare(**given: Any) -> None:
+@click.pass_context
+def compare(
+    context: click.Context,
+    recipe: str,
+    schemes: str | None,
+    seeds: int,
+    overrides: tuple[str, ...],
+    data: Path | None,
+    out: Path | None,
+    resume: bool,
+    force: bool,
+) -> None:
     """Train the same task from the same start under several averaging schemes.
 
     RECIPE is a file, or a name that `partavg recipes` lists. Without it the demo is run: 64 workers
     with uneven shares of a subset of Fashion-MNIST that comes with the package.
     """
-    from partavg.cli.compare import compare
+    from partavg import compare as comparing
+    from partavg import recipe as recipes
+    from partavg.build import check
+    from partavg.cli import drive, output
+    from partavg.cli.display import comparison_table, display
+    from partavg.cli.job import job
+    from partavg.config import create
+    from partavg.data.root import root
+    from partavg.report.page import write_page
+    from partavg.report.runs import of_entries
 
-    compare(**given)
+    console = output.console()
+    with job() as this:
+        with output.bad_input(this.team.together()), output.plain_warnings():
+            options.check_resume(out, resume=resume, force=force)
+            chosen = recipes.load(recipe, overrides)
+            out = this.out(out, "compare")
+            named = [name.strip() for name in (schemes or "").split(",") if name.strip()]
+            names = named if schemes else list(comparing.schemes_of(chosen))
+            entries = comparing.plan(chosen, names, seeds, out)
+            samples = create("data", entries[0].config.data, root(data))
+            for entry in entries:
+                check(entry.config, samples)
+            entries = this.continued(entries, resume=resume, force=force)
+        start = partial(this.start, resume=resume, force=force)
+        with drive.early_ends(this.resuming(context, out)):
+            with (
+                output.plain_warnings(),
+                drive.stop_request() as request,
+                display(console) as shown,
+            ):
+                diverged = drive.train_all(entries, samples, start, shown, request)
+            if output.speaks():
+                results = comparing.results(entries)
+                console.print(comparison_table(results))
+                with output.bad_input():
+                    report = write_page(out / "report.html", of_entries(entries))
+                found = f"run folders: {out}\nreport: {report}"
+                said = found if diverged else f"{comparing.verdict(results)}\n{found}"
+                console.print(said, highlight=False, soft_wrap=True)
+        if diverged:
+            output.fail("; ".join(diverged), output.DIVERGED)

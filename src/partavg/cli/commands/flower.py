@@ -1,4 +1,4 @@
-"""`partavg flower`, as it is called."""
+"""`partavg flower`."""
 
 from pathlib import Path
 
@@ -19,6 +19,13 @@ def flower() -> None:
 @click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
 def new(folder: Path) -> None:
     """Write a Flower app into DIR: federated Fashion-MNIST, to run as it is and to edit."""
-    from partavg.cli.flower import new
+    from partavg.cli import output
 
-    new(folder)
+    with output.bad_input():
+        try:
+            from partavg.flower.new import write_app
+        except ModuleNotFoundError as error:
+            raise ValueError(str(error)) from None
+        for path in write_app(folder):
+            click.echo(f"wrote {path}")
+    click.echo(f"edit them, then: flwr run {folder}")

@@ -1,9 +1,10 @@
-"""`partavg plan`, as it is called."""
+"""`partavg plan`."""
 
 from pathlib import Path
-from typing import Any
 
 import click
+
+from partavg.cli import options
 
 EXAMPLES = """\b
 Examples:
@@ -45,13 +46,71 @@ Examples:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write all numbers to this file.",
 )
-def plan(**given: Any) -> None:
+def plan(
+    model: str | None,
+    parameters: int | None,
+    step_ms: float,
+    bandwidth: str,
+    latency: str,
+    workers: int,
+    interval: int,
+    wire: str,
+    backend: str,
+    samples: int,
+    batch: int,
+    kept: Path | None,
+) -> None:
     """Say what averaging plans cost on a network, and which one to choose.
 
     For periodic, partial and in-between averaging at one interval, at once and overlapped with
     training: bytes, messages and time per iteration, and the time of an epoch. docs/plan.md has the
     equations and how they compare with measurements.
     """
-    from partavg.cli.plan import plan
+    from partavg.cli import output, plan_report, units
+    from partavg.core.schedule import Schedule
+    from partavg.core.wire_formats import WIRE_FORMATS
+    from partavg.cost import Network, Workload, candidates, cost, recommend
+    from partavg.folder import write_json
 
-    plan(**given)
+    with output.bad_input():
+        options.check_suffix(kept, ".json")
+        speed, trip = units.bandwidth(bandwidth), units.duration(latency)
+        network = Network(workers, speed, trip, backend)
+        per_number = WIRE_FORMATS[wire].bytes_per_number
+        work = Workload(_size(model, parameters), step_ms / 1e3, per_number)
+        steps = _steps(samples, batch, workers)
+        found = candidates(work, network, interval)
+        chosen = recommend(found)
+        console = output.console()
+        click.echo(
+            f"{model or 'model'}: {work.parameters:,} parameters, {work.size / 1e6:,.1f} MB "
+            f"({wire}); {workers} workers, steps of {step_ms:g} ms, {steps:,} in an epoch; "
+            f"{bandwidth} per second, {latency}, {backend}"
+        )
+        everything = [cost(work, network, Schedule.synchronous())] * (interval > 1) + found
+        console.print(plan_report.table(everything, chosen.cost, steps))
+        for sentence in plan_report.sentences(chosen, work, network):
+            console.print(sentence, highlight=False, soft_wrap=True)
+        if kept:
+            write_json(kept, plan_report.numbers(everything, chosen, steps))
+            click.echo(f"numbers: {kept}")
+
+
+def _size(model: str | None, parameters: int | None) -> int:
+    """How many parameters: counted by the user, or known."""
+    from partavg.cost import PARAMETERS
+    from partavg.registry import check_name
+
+    if (model is None) == (parameters is None):
+        raise ValueError("the size of the model is not clear: give --model or --parameters")
+    if parameters is not None:
+        return parameters
+    assert model is not None
+    check_name("--model", model, PARAMETERS, "count its parameters and give --parameters")
+    return PARAMETERS[model]
+
+
+def _steps(samples: int, batch: int, workers: int) -> int:
+    if min(samples, batch) < 1:
+        raise ValueError(f"--samples {samples} and --batch {batch} must be 1 or more: count anew")
+    return max(1, round(samples / (batch * workers)))

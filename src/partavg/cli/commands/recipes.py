@@ -1,8 +1,9 @@
-"""`partavg recipes`, as it is called."""
+"""`partavg recipes`."""
 
 import click
 
 from partavg.cli import options
+from partavg.recipes import names
 
 EXAMPLES = """\b
 Examples:
@@ -20,6 +21,15 @@ def recipes(name: str | None) -> None:
     With the NAME of a table, only those of that table; with the name of a recipe, its text, to
     edit and run.
     """
-    from partavg.cli.recipes import recipes
+    from partavg.cli import output
+    from partavg.cli.recipes_table import recipes_table
+    from partavg.recipes.files import find
 
-    recipes(name)
+    known = names()
+    tables = {recipe.partition("/")[0] for recipe in known if "/" in recipe}
+    with output.bad_input():
+        if name is None or name in tables:
+            listed = [recipe for recipe in known if name in (None, recipe.partition("/")[0])]
+            output.console().print(recipes_table(listed))
+        else:
+            click.echo(find(name).read_text(encoding="utf-8"), nl=False)

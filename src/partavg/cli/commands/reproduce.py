@@ -1,6 +1,7 @@
-"""`partavg reproduce`, as it is called."""
+"""`partavg reproduce`."""
 
-from typing import Any
+from functools import partial
+from pathlib import Path
 
 import click
 
@@ -29,12 +30,72 @@ Examples:
 @options.out
 @options.resume
 @options.force
-def reproduce(**given: Any) -> None:
+@click.pass_context
+def reproduce(
+    context: click.Context,
+    target: str,
+    rows: str | None,
+    seeds: int,
+    scale: float,
+    overrides: tuple[str, ...],
+    data: Path | None,
+    out: Path | None,
+    resume: bool,
+    force: bool,
+) -> None:
     """Run the recipes of a TABLE of the paper (table1 to table5, or all) or one recipe.
 
     They run one after another, each scheme with each seed; then what the paper reports is printed
     beside what was measured, with the sign of partial − periodic.
     """
-    from partavg.cli.reproduce import reproduce
+    from dataclasses import replace
 
-    reproduce(**given)
+    from partavg import reproduce as reproducing
+    from partavg.build import check
+    from partavg.cli import drive, output, reproduce_report
+    from partavg.cli.datasets import Datasets
+    from partavg.cli.display import display
+    from partavg.cli.job import job
+    from partavg.data.root import root
+    from partavg.report.page import write_page
+
+    console = output.console()
+    # What is left of a run is its summary: the states of 128 large models would fill a disk.
+    settings = ["checkpoints.final=false", *overrides]
+    settings += [f"training.scale={scale}"] if scale != 1 else []
+    store = Datasets(root(data))
+    with job() as this:
+        with output.bad_input(this.team.together()), output.plain_warnings():
+            options.check_resume(out, resume=resume, force=force)
+            names = reproducing.select(target, rows)
+            out = this.out(out, f"reproduce-{target.replace('/', '-')}")
+            planned = reproducing.planned(names, settings, seeds, out)
+            for number, row in enumerate(planned):
+                for entry in row.entries:
+                    check(entry.config, store(entry.config.data))
+                entries = this.continued(row.entries, resume=resume, force=force)
+                planned[number] = replace(row, entries=tuple(entries))
+        scale = planned[0].entries[0].config.training.scale
+        start = partial(this.start, resume=resume, force=force)
+        diverged: list[str] = []
+        with (
+            drive.early_ends(this.resuming(context, out)),
+            output.plain_warnings(),
+            drive.stop_request() as request,
+            display(console) as shown,
+        ):
+            for row in planned:
+                shown.say(f"{row.recipe.name}{reproduce_report.scaled(scale)}")
+                samples = store(row.entries[0].config.data)
+                diverged += drive.train_all(row.entries, samples, start, shown, request)
+                if output.speaks():
+                    reproduce_report.write_row(out, row, planned)
+        if output.speaks():
+            console.print(reproduce_report.table(planned, scale))
+            with output.bad_input():
+                report = write_page(out / "report.html", *reproduce_report.page(planned, scale))
+            console.print(f"results: {out / 'results.csv'}", highlight=False, soft_wrap=True)
+            console.print(f"run folders and a report of each row: {out}\nreport: {report}",
+                          highlight=False, soft_wrap=True)  # fmt: skip
+        if diverged:
+            output.fail("; ".join(diverged), output.DIVERGED)

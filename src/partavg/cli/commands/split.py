@@ -1,11 +1,12 @@
-"""`partavg split`, as it is called."""
+"""`partavg split`."""
 
 from pathlib import Path
-from typing import Any
 
 import click
 
 from partavg.cli import options
+
+_BLOCKS = " ▁▂▃▄▅▆▇█"
 
 EXAMPLES = """\b
 Examples:
@@ -35,12 +36,57 @@ Examples:
 )
 @options.settings
 @options.data
-def split(**given: Any) -> None:
+def split(
+    recipe: str, plot: Path | None, kept: Path | None, overrides: tuple[str, ...], data: Path | None
+) -> None:
     """Show which samples the workers of RECIPE own: how many, of which classes.
 
     `--plot` draws the number of samples of each class that each worker owns; `--save` keeps the
     split for other recipes.
     """
-    from partavg.cli.split import split
+    import torch
 
-    split(**given)
+    from partavg import build
+    from partavg import recipe as recipes
+    from partavg.cli import output
+    from partavg.compare import caveat
+    from partavg.config import create
+    from partavg.data.root import root
+    from partavg.data.split import save
+    from partavg.folder import write_text
+    from partavg.report.bars import bars
+
+    with output.bad_input(), output.plain_warnings():
+        options.check_suffix(plot, ".svg")
+        options.check_suffix(kept, ".npz")
+        config = recipes.load(recipe, overrides).config()
+        samples = build.scaled(config, create("data", config.data, root(data)))
+        owned = build.split(config, samples)
+        targets = samples.train.targets
+        counts = torch.stack([targets[s].bincount(minlength=samples.classes) for s in owned])
+        click.echo(_picture(counts.tolist()))
+        if config.training.scale != 1:
+            click.echo(caveat([{"scale": config.training.scale}]).capitalize())
+        if plot:
+            title = f"{config.data.name}, {config.split.name} split over {len(owned)} workers"
+            write_text(plot, bars(title, counts.tolist()))
+            click.echo(f"picture: {plot}")
+        if kept:
+            save(owned, kept)
+            click.echo(f"saved: {kept}")
+
+
+def _picture(counts: list[list[int]]) -> str:
+    """A line per worker: its number of samples, and a block per class as high as its share."""
+    lines = ["worker  samples  classes"]
+    for worker, row in enumerate(counts):
+        highest = max(1, *row)
+        blocks = "".join(_BLOCKS[-(-8 * count // highest)] for count in row)
+        lines.append(f"{worker:6d}  {sum(row):7d}  {blocks}  {sum(c > 0 for c in row)}")
+    sizes = [sum(row) for row in counts]
+    classes = [sum(count > 0 for count in row) for row in counts]
+    lines.append(
+        f"{len(counts)} workers own {min(sizes)} to {max(sizes)} samples of {min(classes)} to "
+        f"{max(classes)} of {len(counts[0])} classes"
+    )
+    return "\n".join(lines)

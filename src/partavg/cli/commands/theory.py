@@ -1,7 +1,6 @@
-"""`partavg theory`, as it is called."""
+"""`partavg theory`."""
 
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -41,13 +40,68 @@ Examples:
 )
 @options.settings
 @options.data
-def theory(**given: Any) -> None:
+def theory(
+    recipe: str,
+    scheme: str | None,
+    steps: int,
+    roughness_of: int,
+    method: str,
+    kept: Path | None,
+    overrides: tuple[str, ...],
+    data: Path | None,
+) -> None:
     """Say what the paper's theorems promise for RECIPE, and whether its learning rate is allowed.
 
     Smoothness, gradient noise and the difference between workers are measured where training
     starts, or after some steps. From them come the largest learning rate that the theorem for IID
     or non-IID data allows, the terms of its bound, and the longest interval at this learning rate.
     """
-    from partavg.cli.theory import theory
+    from partavg import build
+    from partavg import compare as comparing
+    from partavg import recipe as recipes
+    from partavg.cli import output, theory_estimates
+    from partavg.cli.theory_report import Findings
+    from partavg.config import create
+    from partavg.data.root import root
+    from partavg.folder import write_json
 
-    theory(**given)
+    console = output.console()
+    with output.bad_input(), output.plain_warnings():
+        options.check_suffix(kept, ".json")
+        found = recipes.load(recipe, overrides)
+        config = comparing.chosen(found, scheme)
+        full = create("data", config.data, root(data))
+        budget = build.steps(config, full)
+        if not 0 <= steps < budget:
+            raise ValueError(
+                f"--steps {steps} leaves no step of the recipe's {budget}: use 0 to {budget - 1}"
+            )
+        if roughness_of < 1:
+            raise ValueError(f"--workers {roughness_of} measures nothing: use 1 or more")
+        simulation = build.simulation(config, full, build.device(config))
+        samples = build.scaled(config, full)
+        owned = build.split(config, samples)
+    try:
+        with output.plain_warnings():
+            theory_estimates.train(simulation, steps, config.training.lr, console)
+            measured = theory_estimates.measure(
+                simulation, config, samples, owned, roughness_of, method, console
+            )
+    except KeyboardInterrupt:
+        output.fail("stopped; nothing was written", output.INTERRUPTED)
+    rate = build.rate(config, full)
+    findings = Findings(
+        found.name,
+        config,
+        measured,
+        theory_estimates.theorem(config, owned, len(simulation.workers.params)),
+        lr=max(rate(step) for step in range(steps + 1, budget + 1)),
+        interval=simulation.schedule.interval,
+        begun=steps,
+        steps=budget - steps,
+    )
+    with output.bad_input():
+        findings.show(console)
+        if kept:
+            write_json(kept, findings.numbers())
+            click.echo(f"numbers: {kept}")

@@ -1,7 +1,6 @@
-"""`partavg watch`, as it is called."""
+"""`partavg watch`."""
 
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -29,11 +28,27 @@ Examples:
     help="Seconds after which the page looks for news.",
 )
 @click.option("--open", "opens", is_flag=True, help="Show the page in a browser.")
-def watch(**given: Any) -> None:
+def watch(folder: Path, port: int, every: float, opens: bool) -> None:
     """Follow the runs in DIR while they train: the page of `partavg report`, refreshing by itself.
 
     The page is served to this machine only. Ctrl-C ends it; the runs go on.
     """
-    from partavg.cli.watch import watch
+    import webbrowser
 
-    watch(**given)
+    from partavg.cli import output
+    from partavg.report.runs import find
+    from partavg.report.watch import HOST, Watcher, server
+
+    with output.bad_input():
+        served = server(Watcher(folder, every).page, port)
+        count = len(find(folder))
+    address = f"http://{HOST}:{served.server_port}/"
+    what = f"{count} run{'s' if count != 1 else ''}" if count else "no runs yet, waiting for some"
+    click.echo(f"watching {folder} ({what}): {address}  (Ctrl-C to stop)")
+    if opens and not webbrowser.open(address):
+        click.echo("partavg: no browser was found: open the address yourself", err=True)
+    with served:
+        try:
+            served.serve_forever(poll_interval=0.2)
+        except KeyboardInterrupt:
+            click.echo("stopped watching")

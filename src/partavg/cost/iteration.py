@@ -5,21 +5,19 @@ from math import inf
 
 from partavg.core.plan import check_delay
 from partavg.core.schedule import Schedule
+from partavg.core.wire_formats import WIRE_FORMATS
 from partavg.cost.network import Network
-
-WIRES = {"full": 4.0, "bf16": 2.0, "int8": 1 + 4 / 256}
-"""Bytes per parameter in a message of each kind; int8 has a scale for every 256."""
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class Workload:
     """What is trained: the size of the model, and the time a step takes without communication."""
 
     parameters: int
     step: float
     """Seconds."""
-    width: float = WIRES["full"]
-    """Bytes per parameter in a message."""
+    bytes_per_number: float = WIRE_FORMATS["full"].bytes_per_number
+    """In a message, a number being a parameter."""
 
     def __post_init__(self) -> None:
         if self.parameters < 1:
@@ -30,7 +28,7 @@ class Job:
     @property
     def size(self) -> float:
         """Bytes of the whole model in messages."""
-        return self.parameters * self.width
+        return self.parameters * self.bytes_per_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,7 @@ class Cost:
         return f"{name}, overlapped" if self.delay else name
 
 
-def cost(job: Job, network: Network, schedule: Schedule, delay: int = 0) -> Cost:
+def cost(workload: Workload, network: Network, schedule: Schedule, delay: int = 0) -> Cost:
     """What a plan costs.
 
     In τ steps each of P parts is exchanged once, which takes T(L/P). With a delay D, training goes
@@ -80,15 +78,15 @@ def cost(job: Job, network: Network, schedule: Schedule, delay: int = 0) -> Cost
     for this one: an iteration takes t + (P/τ) max(0, T(L/P) − min(D, τ/P) t).
 
     >>> wan = Network(workers=4, bandwidth=12.5e6)
-    >>> partial = cost(Job(10**7, step=0.7), wan, Schedule.partial(8), delay=1)
+    >>> partial = cost(Workload(10**7, step=0.7), wan, Schedule.partial(8), delay=1)
     >>> round(partial.exchanging, 3), round(partial.waiting, 3), round(partial.seconds, 3)
     (0.636, 0.0, 0.7)
     """
     check_delay(delay, schedule)
-    part = job.size / schedule.parts
+    part = workload.size / schedule.parts
     apart = schedule.interval // schedule.parts
     duration = network.seconds(part)
-    covered = min(delay, apart) * job.step
+    covered = min(delay, apart) * workload.step
     return Cost(
         schedule,
         delay,
@@ -96,5 +94,5 @@ def cost(job: Job, network: Network, schedule: Schedule, delay: int = 0) -> Cost
         messages=1 / apart,
         exchanging=duration / apart,
         waiting=max(0.0, duration - covered) / apart,
-        step=job.step,
+        step=workload.step,
     )
