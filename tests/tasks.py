@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from partavg import checkpoint
-from partavg.backends.team import Team
+from partavg.backends.processes import Team
 from partavg.config import Config
 from partavg.data.dataset import Dataset, Samples
 from partavg.folder import RunFolder

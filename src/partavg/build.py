@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from partavg.backends.processes import Team
 from partavg.backends.simulate import Simulation
-from partavg.backends.team import Team
 from partavg.combinations import check_adapt, check_images, check_solver, check_words
 from partavg.config import Config, Metrics, create
 from partavg.core.adapt import Adapt

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from partavg import build, checkpoint
-from partavg.backends.team import Solo, Team, check_same, shares
+from partavg.backends.processes import Solo, Team, check_same, shares
 from partavg.config import Config
 from partavg.core.loop import Record
 from partavg.data.dataset import Dataset

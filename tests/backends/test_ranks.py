@@ -9,13 +9,13 @@ import pytest
 import torch
 from tests import tasks
 from tests.outside import FedDyn, Noisy, median, plain_sum
-from tests.team import together
+from tests.together import together
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from partavg.backends.processes import Team, check_same, shares
 from partavg.backends.ranks import Agreed, Ranks
 from partavg.backends.simulate import Simulation
-from partavg.backends.team import Team, check_same, shares
 from partavg.core.adapt import AdaComm, FedLAMA, PostLocal
 from partavg.core.pace import Drawn, Fixed
 from partavg.core.participation import Participation

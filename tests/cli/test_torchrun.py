@@ -17,7 +17,7 @@ import pytest
 from tests.cli.program import RECIPE, files, partavg
 from tests.processes import Command
 
-from partavg.backends.tempo import Tempo
+from partavg.backends.stragglers import Tempo
 
 LIMIT = 100  # seconds
 STEPS = ["--set", "training.steps=300", "--set", "training.workers=5"]

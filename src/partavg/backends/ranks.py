@@ -13,9 +13,9 @@ from torch import Tensor, distributed
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from partavg.backends.bank import Homes
-from partavg.backends.lost import RollCall
-from partavg.backends.team import Value, check_same, shares
+from partavg.backends.client_bank import Homes
+from partavg.backends.processes import Value, check_same, shares
+from partavg.backends.rank_failure import RollCall
 from partavg.core.average import Arriving
 from partavg.core.participation import Swap
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from partavg.backends.course import Course
+from partavg.backends.current_plan import Course
 from partavg.backends.planner import (
     Bank,
     Buffers,
@@ -21,8 +21,8 @@ from partavg.backends.planner import (
     client_weights,
     kept,
 )
-from partavg.backends.state import States
-from partavg.backends.team import Solo, Team, share, shares
+from partavg.backends.process_states import States
+from partavg.backends.processes import Solo, Team, share, shares
 from partavg.core import average
 from partavg.core.abilities import check_abilities, shared_names
 from partavg.core.adapt import Adapt

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from partavg.backends.lost import RankLost
-from partavg.backends.team import shares
-from partavg.backends.tempo import Tempo
+from partavg.backends.processes import shares
+from partavg.backends.rank_failure import RankLost
+from partavg.backends.stragglers import Tempo
 from partavg.cli.display import Display
 from partavg.cli.output import BAD_INPUT, DIVERGED, INTERRUPTED, LOST, fail
 from partavg.compare import Entry

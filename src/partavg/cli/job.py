@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 from torch.distributed.distributed_c10d import Store
 
-from partavg.backends.lost import RankLost
+from partavg.backends.processes import Solo
+from partavg.backends.rank_failure import RankLost
 from partavg.backends.ranks import Ranks, connect
-from partavg.backends.team import Solo
 from partavg.cli import drive, output
 from partavg.cli.resume import resuming_words
 from partavg.compare import Entry, resumed

@@ -7,7 +7,7 @@ from tests.backends.distributed.loops import Case, attached, distance
 from tests.ranks import Ranks
 from torch import Tensor
 
-from partavg.backends.distributed.wire import Compressed
+from partavg.backends.distributed.compressed import Compressed
 from partavg.core.wire_formats import WIRE_FORMATS
 
 SIZE, ROUNDS = 1000, 5

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import torch.distributed as dist
 
-from partavg.backends.team import check_same
+from partavg.backends.processes import check_same
 
 Facts = Mapping[str, object]
 

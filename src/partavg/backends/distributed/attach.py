@@ -12,16 +12,16 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
-from partavg.backends.course import Course
+from partavg.backends.current_plan import Course
 from partavg.backends.distributed.agree import agree
 from partavg.backends.distributed.averager import Averager
-from partavg.backends.distributed.link import AllReduce, Link, Machines
+from partavg.backends.distributed.collectives import AllReduce, Link, Machines
+from partavg.backends.distributed.compressed import Compressed
+from partavg.backends.distributed.module_row import ModuleRow
 from partavg.backends.distributed.on_optimizer import on_top_of
 from partavg.backends.distributed.replicas import Manager, Replicas
-from partavg.backends.distributed.row import ModuleRow
-from partavg.backends.distributed.wire import Compressed
-from partavg.backends.lost import RollCall
 from partavg.backends.planner import Planner, check_aggregate, check_recut
+from partavg.backends.rank_failure import RollCall
 from partavg.core.abilities import abilities, name_of
 from partavg.core.adapt import Adapt
 from partavg.core.aggregate import Aggregate, weighted_sum

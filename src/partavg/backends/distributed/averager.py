@@ -11,16 +11,16 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from partavg.backends.course import Course
-from partavg.backends.distributed.link import AllReduce, Link
+from partavg.backends.current_plan import Course
+from partavg.backends.distributed.collectives import AllReduce, Link
+from partavg.backends.distributed.module_row import ModuleRow
 from partavg.backends.distributed.on_optimizer import (
     correct_gradients_,
     correct_parameters_,
     only_averaging,
     rate_of,
 )
-from partavg.backends.distributed.row import ModuleRow
-from partavg.backends.lost import RollCall
+from partavg.backends.rank_failure import RollCall
 from partavg.core.abilities import abilities
 from partavg.core.average import collect, deliver_, reduced
 from partavg.core.exchange import arrive_, average_, send, settle_

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from partavg.backends.distributed.row import ModuleRow, flat
+from partavg.backends.distributed.module_row import ModuleRow, flat
 from partavg.core.abilities import Abilities, Trial, abilities, below, check_abilities, name_of
 from partavg.core.layout import Layout
 from partavg.core.solver import Solver, State, Step

@@ -8,8 +8,8 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 
-from partavg.backends.distributed.link import Link
-from partavg.backends.distributed.register import NotFinite
+from partavg.backends.distributed.collectives import Link
+from partavg.backends.distributed.trailer import NotFinite
 from partavg.core.average import Arriving
 from partavg.core.workers import Workers
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from partavg.backends.team import Team
+from partavg.backends.processes import Team
 
 State = dict[str, Any]
 """What `Workers.state` gives."""

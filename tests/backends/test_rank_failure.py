@@ -9,7 +9,7 @@ from threading import Event
 import pytest
 from torch.distributed import HashStore
 
-from partavg.backends.lost import RankLost, RollCall
+from partavg.backends.rank_failure import RankLost, RollCall
 
 PATIENCE = 1.5
 

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from partavg.backends.distributed.register import Register
+from partavg.backends.distributed.trailer import Register
 from partavg.core.average import Arriving
 
 

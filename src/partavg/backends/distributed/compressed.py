@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from partavg.backends.distributed.link import AllReduce
-from partavg.backends.distributed.register import Entry
+from partavg.backends.distributed.collectives import AllReduce
+from partavg.backends.distributed.trailer import Entry
 from partavg.core.average import Arriving
 from partavg.core.wire_formats import BLOCK, Codec
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
-from partavg.backends.tempo import Tempo
+from partavg.backends.stragglers import Tempo
 
 _WRAP = 1 << 20  # steps are sent modulo this: exact in any dtype of messages
 
