@@ -26,7 +26,7 @@ from partavg.data.dataset import Dataset
 from partavg.data.images import Images
 from partavg.data.split import Split
 from partavg.engines.model import RowModel
-from partavg.scalars import check_scalars
+from partavg.sinks import chosen
 
 _SCALED_TRAIN = 64  # samples per worker that a scaled run keeps at least
 _SCALED_TEST = 1000
@@ -189,7 +189,7 @@ def check(config: Config, full: Dataset) -> None:
     params = RowModel(_model(config, data), F.cross_entropy, torch.device("cpu")).params
     PARTITIONS[averaging.partition](params, parts, training.seed)
     check_images(config, data)
-    check_scalars(config.metrics.tensorboard)
+    chosen(config.metrics)
     device(config)
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from partavg.config import Config
-from partavg.folder import Row, RunFolder
+from partavg.folder import RunFolder
+from partavg.metrics.table import Row, number
 from partavg.recipe import Recipe
 
 SCHEMES = ("periodic", "partial", "synchronous")
@@ -132,11 +133,6 @@ class Result:
         return f"{center} ± {number(stdev(values), alike)}"
 
 
-def number(value: float, form: str) -> str:
-    """A number for a table; what is only rounding error reads as 0."""
-    return format(0.0 if abs(value) < 1e-9 else value, form).rstrip(".")
-
-
 def results(entries: Sequence[Entry]) -> list[Result]:
     """The results of the finished runs of a comparison, scheme by scheme."""
     schemes = dict.fromkeys(entry.scheme for entry in entries)
@@ -152,17 +148,6 @@ def results(entries: Sequence[Entry]) -> list[Result]:
         for scheme in schemes
     ]
 
-
-COLUMNS: dict[str, tuple[str, str, float]] = {
-    "accuracy %": ("accuracy", ".2f", 100),
-    "training loss": ("train_loss", ".3f", 1),
-    "mean discrepancy": ("mean_discrepancy", "#.3g", 1),
-    "peak discrepancy": ("peak_discrepancy", "#.3g", 1),
-    "MB sent": ("bytes", ".1f", 1e-6),
-    "messages sent": ("messages", ".0f", 1),
-    "seconds": ("seconds", ".1f", 1),
-}
-"""Heading -> key of the summary, format, scale."""
 
 NOTE = "Accuracy and loss of the averaged model u_K, on test and training set; sent per worker."
 

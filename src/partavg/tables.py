@@ -14,6 +14,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from partavg.config import COMPONENTS, Component, Config
 from partavg.core.partition import PARTITIONS
 from partavg.core.solver import Solver
+from partavg.metrics.table import METRICS
+from partavg.sinks import SINKS
 from partavg.solvers import SOLVERS
 from partavg.solvers.sgd import SGD
 
@@ -46,6 +48,10 @@ def parse(table: Table) -> Config:
     config = Config(**sections)
     training, averaging = config.training, config.averaging
     check_name("averaging.partition", averaging.partition, PARTITIONS)
+    for name in config.metrics.extra or ():
+        check_name("metrics.extra", name, METRICS)
+    for name in config.metrics.sinks or ():
+        check_name("metrics.sinks", name, SINKS)
     if averaging.parts is None:
         parts = 1 if averaging.partition == "whole" else averaging.interval
         averaging = replace(averaging, parts=parts)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -156,6 +155,7 @@ class Simulation:
         )
         self._engine = self.engine.build(self._model)
         self._owners: tuple[Partition | None, Tensor] = None, torch.empty(0)
+        self._mean: tuple[Tensor | None, Tensor] = None, torch.empty(0)
         rows = len(self._here(np.arange(self.active)))
         params, statistics = (row.expand(rows, -1).clone() for row in start)
         self.workers = Workers.start(
@@ -201,7 +201,8 @@ class Simulation:
                 watch=watch,
             ):
                 losses = self._team.ended(record.step, record.losses, self.active)
-                course.see(workers, self.mean_loss(losses), record.lr)
+                if course.adapt:
+                    course.see(workers, self.mean_loss(losses), record.lr)
                 yield record._replace(losses=losses)
 
     def state(self) -> dict[str, Any]:
@@ -265,7 +266,10 @@ class Simulation:
 
     def mean_loss(self, losses: Float[Tensor, "m"]) -> Float[Tensor, ""]:
         """The weighted mean of the workers' losses."""
-        return self._all_weights @ losses
+        if self._mean[0] is not losses:  # an interval that adapts has seen it already
+            weights = self._course.plan.all_weights_at(max(1, self.workers.step))
+            self._mean = losses, weights @ losses
+        return self._mean[1]
 
     def largest(self) -> Float[Tensor, "m"]:
         """The largest absolute parameter of each worker: finite if and only if all are."""
@@ -276,12 +280,6 @@ class Simulation:
     def _weights(self) -> Tensor:
         """p_i of the workers here that took the last step."""
         return self._course.plan.weights_at(max(1, self.workers.step))
-
-    @property
-    def _all_weights(self) -> Tensor:
-        """p_i of all workers that took the last step."""
-        everybody = replace(self._course.plan, rows=slice(None))
-        return everybody.weights_at(max(1, self.workers.step))
 
     def _here(self, workers: Int[np.ndarray, "_"]) -> Int[np.ndarray, "_"]:
         """Of some value per worker, those of the workers held here."""

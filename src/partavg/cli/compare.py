@@ -7,13 +7,14 @@ from partavg import compare as comparing
 from partavg import recipe as recipes
 from partavg.build import check
 from partavg.cli import drive, options
-from partavg.cli.display import comparison_table, display
+from partavg.cli.display import comparison_table
 from partavg.cli.job import job
 from partavg.config import create
 from partavg.data.dataset import Dataset
 from partavg.data.root import root
 from partavg.report.page import write_page
 from partavg.report.runs import of_entries
+from partavg.sinks.progress import display
 
 
 def compare(

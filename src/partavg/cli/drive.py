@@ -1,13 +1,12 @@
 """Driving runs from the command line: signals, warnings, exit codes."""
 
-import errno
 import os
 import shlex
 import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -20,12 +19,14 @@ from partavg.backends.lost import RankLost
 from partavg.backends.ranks import launched
 from partavg.backends.team import Solo, Team, shares
 from partavg.backends.tempo import Tempo
-from partavg.cli.display import Display
 from partavg.compare import Entry
 from partavg.config import Config
 from partavg.data.dataset import Dataset
 from partavg.folder import RunFolder
+from partavg.metrics.table import Row
 from partavg.run import Diverged, Run
+from partavg.sinks.progress import Display
+from partavg.sinks.sink import About, SinkFailed, full
 
 BAD_INPUT, DIVERGED, LOST, INTERRUPTED = 2, 3, 4, 130
 
@@ -73,7 +74,7 @@ def bad_input(team: Team | None = None) -> Iterator[None]:
 
 @contextmanager
 def early_ends(resume: list[str]) -> Iterator[None]:
-    """While a command works, stopping, divergence and full disks end it; `resume` continues it."""
+    """While a command works, what ends it early is said in a sentence; `resume` continues it."""
     try:
         yield
     except Diverged as error:
@@ -81,9 +82,11 @@ def early_ends(resume: list[str]) -> Iterator[None]:
     except RankLost as error:
         fail(f"{error}; continue with: {shlex.join(resume)}", LOST, here=error.speaks)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if not full(error):
             raise
         fail(f"{error.strerror}; continue with: {shlex.join(resume)}", BAD_INPUT)
+    except SinkFailed as error:
+        fail(f"{error}; continue with: {shlex.join(resume)}", BAD_INPUT)
     except Stopped:
         fail(f"stopped and saved; continue with: {shlex.join(resume)}", INTERRUPTED)
     except KeyboardInterrupt:
@@ -140,20 +143,38 @@ def introduce(run: Run, display: Display) -> None:
         display.say(f"{run.team.size} ranks{machines}, workers on each: {each}")
 
 
+class RankTimes:
+    """A sink that shows a run of several ranks: how fast they are, and which one is slow."""
+
+    def __init__(self, display: Display, team: Team) -> None:
+        self._display, self._team, self._tempo = display, team, Tempo()
+
+    def begin(self, about: About) -> None:
+        """Begin to show it."""
+        self._display.begin(about)
+
+    def take(self, row: Row) -> None:
+        """Show a step, and what is known of the ranks."""
+        if warning := self._tempo.take(self._team.seconds):
+            self._display.say(f"warning: {warning}")
+        times = self._tempo.range
+        self._display.take({**row, "ranks": times} if times else row)
+
+    def end(self, summary: Row | None) -> None:
+        """Show no more."""
+        self._display.end(summary)
+
+
 def train(run: Run, label: str, display: Display, request: StopRequest) -> None:
     """Train a run to its end, showing progress; raise Stopped if any rank is asked to stop."""
-    team, tempo = run.team, Tempo()
-    team.asks = lambda: request.made
+    run.team.asks = lambda: request.made
     scale = run.config.training.scale
-    display.start(label if scale == 1 else f"{label} scaled {scale:g}", run.step, run.steps)
-    for row in run:
-        warning = tempo.take(team.seconds)
-        if warning:
-            display.say(f"warning: {warning}")
-        display.update({**row, "ranks": tempo.range} if tempo.range else row)
-        if team.stopping and row["step"] < run.steps:
-            run.save()
-            raise Stopped
+    shown = label if scale == 1 else f"{label} scaled {scale:g}"
+    with closing(run.train(shown, [RankTimes(display, run.team)])) as rows:
+        for row in rows:
+            if run.team.stopping and row["step"] < run.steps:
+                run.save()
+                raise Stopped
 
 
 def train_all(

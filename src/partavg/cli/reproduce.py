@@ -11,14 +11,14 @@ from rich.table import Table
 from partavg import reproduce as reproducing
 from partavg.build import check
 from partavg.cli import drive, options
-from partavg.cli.display import display
 from partavg.cli.job import job
 from partavg.config import Component, create
 from partavg.data.dataset import Dataset
 from partavg.data.root import root
 from partavg.report.page import write_page
-from partavg.report.runs import Run, of_entries
-from partavg.report.table import Table as Shown
+from partavg.report.runs import ShownRun, of_entries
+from partavg.report.table import TextTable
+from partavg.sinks.progress import display
 
 
 def reproduce(
@@ -132,7 +132,7 @@ def _table(rows: Sequence[reproducing.Row], scale: float) -> Table:
     return table
 
 
-def _whole(rows: Sequence[reproducing.Row], scale: float) -> tuple[list[Run], list[Shown]]:
+def _whole(rows: Sequence[reproducing.Row], scale: float) -> tuple[list[ShownRun], list[TextTable]]:
     """All runs of a reproduction, and the table above, for one page."""
     runs = [
         run
@@ -140,4 +140,4 @@ def _whole(rows: Sequence[reproducing.Row], scale: float) -> tuple[list[Run], li
         for run in of_entries(row.entries, f"{row.recipe.name} " if len(rows) > 1 else "")
     ]
     caption = f"Against the paper: accuracy of u_K in %{_scaled(scale)}"
-    return runs, [Shown(caption, _HEAD, _cells(rows))]
+    return runs, [TextTable(caption, _HEAD, _cells(rows))]

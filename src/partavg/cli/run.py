@@ -7,13 +7,13 @@ import click
 from partavg import compare as comparing
 from partavg import recipe as recipes
 from partavg.cli import drive, options
-from partavg.cli.display import display
 from partavg.cli.job import job
 from partavg.config import create
 from partavg.data.root import root
 from partavg.folder import Row, RunFolder
 from partavg.report.page import write_page
 from partavg.report.runs import gather
+from partavg.sinks.progress import display
 
 
 def run(

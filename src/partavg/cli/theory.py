@@ -12,13 +12,14 @@ from partavg import compare as comparing
 from partavg import recipe as recipes
 from partavg.backends.simulate import Simulation
 from partavg.cli import drive, options
-from partavg.cli.display import display
 from partavg.cli.findings import Findings
 from partavg.config import Config, create
 from partavg.data.dataset import Dataset
 from partavg.data.root import root
 from partavg.data.split import Split
 from partavg.folder import write_json
+from partavg.sinks.progress import display
+from partavg.sinks.sink import About
 from partavg.theory import Estimates, Theorem, Theorem1, Theorem2, estimate
 
 
@@ -77,12 +78,12 @@ def _train(simulation: Simulation, steps: int, lr: float, console: Console) -> N
     if not steps:
         return
     with display(console) as shown:
-        shown.start("training", 0, steps)
+        shown.begin(About("training", steps))
         for record in simulation.train(steps):
             if not record.losses.isfinite().all():
                 said = f"the loss is not finite at step {record.step}: lower training.lr = {lr}"
                 drive.fail(said, drive.DIVERGED)
-            shown.update({"step": record.step, "loss": float(simulation.mean_loss(record.losses))})
+            shown.take({"step": record.step, "loss": float(simulation.mean_loss(record.losses))})
 
 
 def _measure(

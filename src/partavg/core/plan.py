@@ -36,10 +36,14 @@ class Plan:
 
     def weights_at(self, step: int) -> Float[Tensor, "m"]:
         """p_i of the workers that train here at a step."""
+        return self.all_weights_at(step)[self.rows]
+
+    def all_weights_at(self, step: int) -> Float[Tensor, "m"]:
+        """p_i of all workers that train at a step, also of those held elsewhere."""
         if self.participation is None:
-            return self.weights[self.rows]
+            return self.weights
         who = self.participation
-        return _drawn(self.weights, who, who.draw(step))[self.rows]
+        return _drawn(self.weights, who, who.draw(step))
 
     def stepping(self, step: int) -> Bool[Tensor, "m"] | None:
         """Which workers held here take a step; None if all do."""
