@@ -118,7 +118,12 @@ def differences(one: Config, other: Config) -> list[str]:
 
 def settings(config: Config) -> dict[str, Any]:
     """All keys of a config, `section.key`, as TOML gives them back."""
-    table = tomllib.loads(dump(config))
+    return flat_keys(dump(config))
+
+
+def flat_keys(text: str) -> dict[str, Any]:
+    """All keys of a TOML text that consists of sections, `section.key`."""
+    table = tomllib.loads(text)
     return {f"{section}.{key}": v for section, values in table.items() for key, v in values.items()}
 
 

@@ -24,7 +24,7 @@ from partavg.metrics.table import Row, summarize
 from partavg.sinks import chosen
 from partavg.sinks.jsonl import JsonLines
 from partavg.sinks.sink import About, Feed
-from partavg.tables import settings as settings_of
+from partavg.tables import flat_keys
 
 log = logging.getLogger("flwr")
 
@@ -71,7 +71,7 @@ class FederatedRun:
 
     def _about(self) -> About:
         settings, step = self._settings, self.server.progress.step
-        keys = settings_of(settings.config)
+        keys = flat_keys(settings.dump())
         return About(settings.flower.job, settings.steps, step, keys, self.folder.path)
 
     def model(self) -> nn.Module:
