@@ -16,7 +16,7 @@ from torch.nn import functional as F
 import partavg
 from engines import spread
 from partavg.data.dataset import Samples
-from partavg.measure import Stopwatch
+from partavg.metrics.meter import Stopwatch
 from partavg.models import resnet20
 
 WORKERS, BATCH, STEPS, ROUNDS = 128, 32, 2, 21

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -108,11 +108,37 @@ def thirds(layout: partavg.Layout, parts: int, seed: int) -> partavg.Partition:
     return partavg.Partition(layout.size, tuple(tuple(spans[p::parts]) for p in range(parts)))
 
 
+LARGEST = partavg.Metric(
+    "largest",
+    lambda moment: moment.simulation.largest().max(),
+    title="Largest parameter",
+    summary=("peak",),
+    column="largest",
+)
+
+
+class Told:
+    """A sink that remembers what it is told."""
+
+    told: ClassVar[list[tuple[str, Any]]] = []
+
+    def begin(self, about: partavg.RunInfo) -> None:
+        self.told.append(("begin", about))
+
+    def take(self, row: dict[str, Any]) -> None:
+        self.told.append(("take", row))
+
+    def end(self, summary: dict[str, Any] | None) -> None:
+        self.told.append(("end", summary))
+
+
 THINGS: dict[tuple[str, str], Any] = {
     ("solver", "feddyn"): FedDyn,
     ("model", "tanh_net"): tanh_net,
     ("data", "points"): points,
     ("partition", "thirds"): thirds,
+    ("metric", "largest"): LARGEST,
+    ("sink", "told"): Told,
 }
 
 

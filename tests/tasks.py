@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from partavg import checkpoint
-from partavg.backends.processes import Team
+from partavg.backends.processes import Processes
 from partavg.config import Config
 from partavg.data.dataset import Dataset, Samples
 from partavg.folder import RunFolder
@@ -71,12 +71,12 @@ def run(
     *,
     resume: bool = False,
     force: bool = False,
-    team: Team | None = None,
+    processes: Processes | None = None,
     **sections: dict,
 ) -> Run:
     """A run of TINY, not yet started."""
     where = RunFolder(folder)
-    return Run(config(**sections), data(), where, resume=resume, force=force, team=team)
+    return Run(config(**sections), data(), where, resume=resume, force=force, processes=processes)
 
 
 def finish(run: Run) -> dict[str, bytes]:

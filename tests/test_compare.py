@@ -3,12 +3,12 @@ from pathlib import Path
 import pytest
 from tests import tasks
 
-from partavg.compare import Entry, Result, plan, results, verdict
+from partavg.compare import PlannedRun, Result, planned_runs, results, verdict
 
 
 def test_a_plan_has_every_scheme_with_every_seed(tmp_path: Path) -> None:
     recipe = tasks.recipe(averaging={"interval": 12})
-    entries = plan(recipe, ["periodic", "partial", "synchronous", "4-parts"], 2, tmp_path)
+    entries = planned_runs(recipe, ["periodic", "partial", "synchronous", "4-parts"], 2, tmp_path)
     seen = [
         (e.scheme, e.seed, e.config.averaging.interval, e.config.averaging.parts) for e in entries
     ]
@@ -33,7 +33,7 @@ def test_a_plan_has_every_scheme_with_every_seed(tmp_path: Path) -> None:
 )
 def test_bad_plans_are_refused(tmp_path: Path, schemes, seeds: int, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        plan(tasks.recipe(), schemes, seeds, tmp_path)
+        planned_runs(tasks.recipe(), schemes, seeds, tmp_path)
 
 
 def result(scheme: str, *values: tuple[float, float]) -> Result:
@@ -85,9 +85,9 @@ def test_numbers_in_tables() -> None:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> list[Entry]:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> list[PlannedRun]:
     out = tmp_path_factory.mktemp("comparison")
-    entries = plan(tasks.recipe(), ["periodic", "partial"], 2, out)
+    entries = planned_runs(tasks.recipe(), ["periodic", "partial"], 2, out)
     for entry in entries:
         run = tasks.Run(entry.config, tasks.data(), entry.folder, resume=False, force=False)
         for _ in run:
@@ -95,7 +95,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> list[Entry]:
     return entries
 
 
-def test_schemes_start_at_the_same_point_and_send_the_same(finished: list[Entry]) -> None:
+def test_schemes_start_at_the_same_point_and_send_the_same(finished: list[PlannedRun]) -> None:
     firsts = {(e.seed, next(e.folder.rows())["loss"]) for e in finished}
     assert len(firsts) == 2, "one first loss per seed"
     traffic = {summary["bytes"] for r in results(finished) for summary in r.summaries}

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from partavg import config as configs
 from partavg import recipe as recipes
 from partavg.config import COMPONENTS, Config
+from partavg.config_toml import differences, dump, parse
 from partavg.solvers.adam import Adam
 from partavg.solvers.fedprox import FedProx
 from partavg.solvers.sgd import SGD
-from partavg.tables import differences, dump, parse
 
 
 def load(path: Path, overrides: list[str] | None = None) -> Config:

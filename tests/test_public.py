@@ -212,7 +212,7 @@ def test_examples_run(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_recipe_keys_in_the_pages_exist() -> None:
     """docs/recipes.md names every key and no other."""
     from partavg.config import COMPONENTS
-    from partavg.tables import parse
+    from partavg.config_toml import parse
 
     text = (ROOT / "docs" / "recipes.md").read_text()
     documented = set(re.findall(r"^\| `([a-z_]+\.[a-z_0-9]+)` \|", text, re.MULTILINE))

@@ -8,12 +8,12 @@ import torch
 
 from partavg import build
 from partavg import recipe as recipes
-from partavg.compare import configured, plan, schemes_of
+from partavg.compare import configured, planned_runs, schemes_of
+from partavg.config_toml import differences
 from partavg.data.dataset import Dataset, Samples
 from partavg.folder import RunFolder
 from partavg.recipe import Recipe
 from partavg.run import Run
-from partavg.tables import differences
 
 NAMES = recipes.names()
 PAPER = [name for name in NAMES if name.startswith("table")]
@@ -60,7 +60,7 @@ def test_every_recipe_runs(name: str, tmp_path: Path) -> None:
         small += ["model.name=resnet20"]  # the largest model trains once, in cifar100-interval2
     recipe = recipes.load(name, small)
     data = made(recipe.config().data.name, 80)
-    for entry in plan(recipe, schemes_of(recipe), 1, tmp_path):
+    for entry in planned_runs(recipe, schemes_of(recipe), 1, tmp_path):
         build.check(entry.config, data)
         simulation = build.simulation(entry.config, data, build.device(entry.config))
         losses = [simulation.mean_loss(record.losses) for record in simulation.train(2)]

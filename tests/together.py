@@ -17,7 +17,7 @@ LIMIT = 250  # seconds
 
 
 def together(size: int, folder: Path, work: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """What `work(team, *arguments)` returns in each of so many new processes."""
+    """What `work(processes, *arguments)` returns in each of so many new processes."""
     pipes = [context.Pipe(duplex=False) for _ in range(size)]
     processes = [
         context.Process(target=_rank, args=(pipe, rank, size, str(folder), work, arguments))
@@ -45,11 +45,11 @@ def _rank(
     pipe: Connection, rank: int, size: int, folder: str, work: Callable[..., Any], arguments: tuple
 ) -> None:
     torch.set_num_threads(1)
-    team = Ranks(FileStore(f"{folder}/store", size), rank, size, timeout=LIMIT)
+    processes = Ranks(FileStore(f"{folder}/store", size), rank, size, timeout=LIMIT)
     try:
-        result = work(team, *arguments)
+        result = work(processes, *arguments)
     except BaseException:
         result = traceback.format_exc()
     pipe.send_bytes(pickle.dumps(result))
-    team.roll.close()
-    team.part()
+    processes.roll.close()
+    processes.part()

@@ -11,9 +11,9 @@ from statistics import mean, stdev
 
 from draw_demo import STYLE
 
+from partavg.config_toml import parse
 from partavg.recipes.files import read
 from partavg.report.chart import Line, chart
-from partavg.tables import parse
 
 TARGET = Path(__file__).parent.parent / "docs/images/between.svg"
 CHARTS = {

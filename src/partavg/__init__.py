@@ -34,8 +34,11 @@ if TYPE_CHECKING:
     from partavg.data.images import Images
     from partavg.data.split import dirichlet, iid, shards
     from partavg.evaluation import Evaluation, evaluate
+    from partavg.metrics.moment import Moment
+    from partavg.metrics.table import Metric
     from partavg.notebook import Table, follow, load_run
     from partavg.registry import register
+    from partavg.sinks.sink import RunInfo, Sink
     from partavg.solvers.adam import adam, adamw
     from partavg.solvers.fednova import FedNova
     from partavg.solvers.fedprox import FedProx
@@ -60,13 +63,17 @@ __all__ = [
     "FedProx",
     "Images",
     "Layout",
+    "Metric",
+    "Moment",
     "Outer",
     "Participation",
     "Partition",
     "PostLocal",
     "Record",
+    "RunInfo",
     "Schedule",
     "Simulation",
+    "Sink",
     "Solver",
     "Span",
     "Step",
@@ -112,8 +119,11 @@ _HOMES = {
     "data.images": "Images",
     "data.split": "dirichlet iid shards",
     "evaluation": "Evaluation evaluate",
+    "metrics.moment": "Moment",
+    "metrics.table": "Metric",
     "notebook": "Table follow load_run",
     "registry": "register",
+    "sinks.sink": "RunInfo Sink",
     "solvers.adam": "adam adamw",
     "solvers.fednova": "FedNova",
     "solvers.fedprox": "FedProx",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from partavg.backends.processes import Team
+from partavg.backends.processes import Processes
 from partavg.backends.simulate import Simulation
 from partavg.combinations import check_adapt, check_images, check_solver, check_words
 from partavg.config import Config, Metrics, create
@@ -26,7 +26,7 @@ from partavg.data.dataset import Dataset
 from partavg.data.images import Images
 from partavg.data.split import Split
 from partavg.engines.model import RowModel
-from partavg.scalars import check_scalars
+from partavg.sinks import chosen
 
 _SCALED_TRAIN = 64  # samples per worker that a scaled run keeps at least
 _SCALED_TEST = 1000
@@ -133,7 +133,7 @@ def label_counts(config: Config, full: Dataset) -> list[list[int]]:
 
 
 def simulation(
-    config: Config, full: Dataset, device: torch.device, team: Team | None = None
+    config: Config, full: Dataset, device: torch.device, processes: Processes | None = None
 ) -> Simulation:
     """The simulation that a config describes, before its first step."""
     training, averaging = config.training, config.averaging
@@ -162,7 +162,7 @@ def simulation(
         deterministic=config.engine.deterministic,
         seed=training.seed,
         device=device,
-        team=team,
+        processes=processes,
     )
 
 
@@ -197,23 +197,23 @@ def check(config: Config, full: Dataset) -> None:
     params = RowModel(_model(config, data), F.cross_entropy, torch.device("cpu")).params
     PARTITIONS[averaging.partition](params, parts, training.seed)
     check_images(config, data)
-    check_scalars(config.metrics.tensorboard)
+    chosen(config.metrics)
     device(config)
 
 
-def device(config: Config, team: Team | None = None) -> torch.device:
+def device(config: Config, processes: Processes | None = None) -> torch.device:
     """Where to compute; the ranks of a machine share its GPUs, one for each."""
     name = config.engine.device
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-        if team is None or team.size == 1:
+        if processes is None or processes.size == 1:
             return torch.device(name)
-    if team and team.size > 1 and name.startswith("cuda"):
-        name = f"cuda:{team.local_rank}"
+    if processes and processes.size > 1 and name.startswith("cuda"):
+        name = f"cuda:{processes.local_rank}"
     try:
         probe = torch.ones(1, device=name)
         probe.item()
-        if probe.is_cuda and team and team.size > 1:
+        if probe.is_cuda and processes and processes.size > 1:
             torch.cuda.set_device(probe.device)  # kernels and collectives go there by default
         return torch.device(name)  # as it is called, so that a run can be resumed by that name
     except (RuntimeError, AssertionError) as error:

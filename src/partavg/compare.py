@@ -7,14 +7,15 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from partavg.config import Config
-from partavg.folder import Row, RunFolder
+from partavg.folder import RunFolder
+from partavg.metrics.table import Row, number
 from partavg.recipe import Recipe
 
 SCHEMES = ("periodic", "partial", "synchronous")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PlannedRun:
     """One run of a comparison."""
 
     scheme: str
@@ -32,7 +33,7 @@ def schemes_of(recipe: Recipe) -> tuple[str, ...]:
     return tuple(recipe.schemes) or (tuple(recipe.paper.reported) if recipe.paper else SCHEMES)
 
 
-def plan(recipe: Recipe, schemes: Sequence[str], seeds: int, out: Path) -> list[Entry]:
+def planned_runs(recipe: Recipe, schemes: Sequence[str], seeds: int, out: Path) -> list[PlannedRun]:
     """The runs of a comparison, seed by seed; all have the same budget."""
     if seeds < 1:
         raise ValueError(f"{seeds} seeds give no run: use 1 or more")
@@ -48,7 +49,7 @@ def plan(recipe: Recipe, schemes: Sequence[str], seeds: int, out: Path) -> list[
             )
     first = configs[schemes[0]].training.seed
     return [
-        Entry(
+        PlannedRun(
             scheme,
             replace(config, training=replace(config.training, seed=seed)),
             RunFolder(out / f"{scheme}-seed{seed}"),
@@ -70,7 +71,7 @@ def configured(recipe: Recipe, scheme: str) -> Config:
     return replace(config, averaging=averaging)
 
 
-def resumed(entries: Sequence[Entry]) -> list[Entry]:
+def resumed(entries: Sequence[PlannedRun]) -> list[PlannedRun]:
     """The entries of a comparison to resume: all with the engine of a run that was started."""
     started = [entry for entry in entries if entry.folder.exists]
     stored = [entry.folder.stored_config(entry.config) for entry in started]
@@ -132,12 +133,7 @@ class Result:
         return f"{center} ± {number(stdev(values), alike)}"
 
 
-def number(value: float, form: str) -> str:
-    """A number for a table; what is only rounding error reads as 0."""
-    return format(0.0 if abs(value) < 1e-9 else value, form).rstrip(".")
-
-
-def results(entries: Sequence[Entry]) -> list[Result]:
+def results(entries: Sequence[PlannedRun]) -> list[Result]:
     """The results of the finished runs of a comparison, scheme by scheme."""
     schemes = dict.fromkeys(entry.scheme for entry in entries)
     return [
@@ -152,17 +148,6 @@ def results(entries: Sequence[Entry]) -> list[Result]:
         for scheme in schemes
     ]
 
-
-COLUMNS: dict[str, tuple[str, str, float]] = {
-    "accuracy %": ("accuracy", ".2f", 100),
-    "training loss": ("train_loss", ".3f", 1),
-    "mean discrepancy": ("mean_discrepancy", "#.3g", 1),
-    "peak discrepancy": ("peak_discrepancy", "#.3g", 1),
-    "MB sent": ("bytes", ".1f", 1e-6),
-    "messages sent": ("messages", ".0f", 1),
-    "seconds": ("seconds", ".1f", 1),
-}
-"""Heading -> key of the summary, format, scale."""
 
 NOTE = "Accuracy and loss of the averaged model u_K, on test and training set; sent per worker."
 

@@ -99,6 +99,10 @@ class Metrics:
     round_losses_samples: Annotated[int, Ge(0)] = 0
     timings: bool = False
     tensorboard: bool = False
+    extra: tuple[str, ...] | None = None
+    """Metrics from outside."""
+    sinks: tuple[str, ...] | None = None
+    """Where the metrics go beside metrics.jsonl."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,5 @@
 """The folder of a run: config, environment, metrics, summary, checkpoints, final model."""
 
-import io
 import json
 import os
 import platform
@@ -10,17 +9,15 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from partavg import checkpoint
 from partavg.config import Config
+from partavg.config_toml import differences, dump, parse
+from partavg.metrics.table import Row as Row
 from partavg.recipes.files import read
-from partavg.tables import differences, dump, parse
-
-Row = dict[str, Any]
-"""One line of metrics.jsonl: `step`, and what was measured after it."""
+from partavg.sinks.tensorboard import FOLDER
 
 
 class RunFolder:
@@ -34,7 +31,7 @@ class RunFolder:
         self.environment_path = path / "environment.json"
         self.split_path = path / "split.json"
         self.report_path = path / "report.html"
-        self.scalars = path / "tensorboard"
+        self.scalars = path / FOLDER
         self.model_path = path / "model.pt"
         self.checkpoints = path / "checkpoints"
 
@@ -73,9 +70,11 @@ class RunFolder:
     def stored_config(self, wanted: Config) -> Config:
         """The config of the run to resume, which must be the one wanted.
 
-        What the wanted one leaves to be chosen, engine, chunks and device, stays as it was chosen.
+        What the wanted one leaves to be chosen, engine, chunks and device, stays as it was chosen;
+        where the metrics go beside their file may change.
         """
         stored = parse(read(self.config_path))
+        stored = replace(stored, metrics=replace(stored.metrics, sinks=wanted.metrics.sinks))
         chosen, engine = stored.engine, wanted.engine
         if engine.name in ("auto", chosen.name):
             # A loop has no chunks, and auto may have taken a loop whatever chunk was given.
@@ -116,12 +115,6 @@ class RunFolder:
                 f"{self.metrics_path} has {size} bytes, {length} were written before the "
                 f"checkpoint: start the run again with --force"
             )
-
-    def open_metrics(self, length: int) -> io.TextIOWrapper:
-        """Open the metrics to append to, cut back to the length they had at a checkpoint."""
-        with self.metrics_path.open("ab") as file:
-            file.truncate(length)
-        return self.metrics_path.open("a", encoding="utf-8", newline="\n")
 
     def rows(self) -> Iterator[Row]:
         """The metrics written so far; a line that is being written is left out."""

@@ -21,30 +21,34 @@ from rich.console import Console
 from torch import Tensor
 
 from partavg.backends.simulate import Simulation
-from partavg.cli.display import Status, display
-from partavg.folder import Row, RunFolder
+from partavg.config import Metrics
+from partavg.folder import RunFolder
+from partavg.metrics.meter import Meter
+from partavg.metrics.table import METRICS, Row, summarize
+from partavg.report import palette
 from partavg.report.chart import draw, swatch
 from partavg.report.charts import Chart, Line
 from partavg.report.curves import Curve
+from partavg.sinks.progress import Display, Status, display
+from partavg.sinks.sink import Feed, RunInfo, Sink
 
 _UPDATE_EVERY = 0.5  # seconds between two pictures of a run that goes on
 _MOST_ROWS = 10  # of a table that is shown
 _MAIN = ("loss", "accuracy", "discrepancy")
-_STYLE = """<style>
-.partavg { display: flex; flex-wrap: wrap; gap: 0 1.5rem; align-items: start }
-.partavg > p { flex-basis: 100%; margin: .3rem 0 }
-.partavg figure { flex: 1 1 300px; max-width: 560px; margin: 0 }
-.partavg svg { font: 12px system-ui, sans-serif; fill: currentColor }
-.partavg figcaption svg { width: 24px; margin-left: 1em }
-.partavg th, .partavg td { text-align: right; padding: .1rem .6rem }
-.partavg .line { fill: none; stroke-width: 1.8 }
-.partavg .grid { stroke: currentColor; opacity: .15 }
-.partavg .c0 { stroke: #d9691e } .partavg .c1 { stroke: #2f7fd6 } .partavg .c2 { stroke: #7d8793 }
-.partavg .c3 { stroke: #2c9a4b } .partavg .c4 { stroke: #9467e0 } .partavg .c5 { stroke: #cf5c9f }
-.partavg .c6 { stroke: #2b9cb8 } .partavg .c7 { stroke: #d0485a }
-.partavg .d1 { stroke-dasharray: 9 3 } .partavg .d2 { stroke-dasharray: 2 4 }
-.partavg .d3 { stroke-dasharray: 9 3 2 3 } .partavg .d4 { stroke-dasharray: 5 3 }
-.partavg progress { width: 12em; vertical-align: middle }
+_DARK = '[data-jp-theme-light="false"] .partavg, .vscode-dark .partavg, [theme="dark"] .partavg'
+"""How JupyterLab, VS Code and Colab say that a page is dark."""
+_STYLE = f"""<style>
+.partavg {{ {palette.variables(palette.LIGHT)} }}
+{_DARK} {{ {palette.variables(palette.DARK)} }}
+{palette.classes(".partavg ")}
+.partavg {{ display: flex; flex-wrap: wrap; gap: 0 1.5rem; align-items: start }}
+.partavg > p {{ flex-basis: 100%; margin: .3rem 0 }}
+.partavg figure {{ flex: 1 1 300px; max-width: 560px; margin: 0 }}
+.partavg svg {{ font: 12px system-ui, sans-serif; fill: currentColor }}
+.partavg figcaption svg {{ width: 24px; margin-left: 1em }}
+.partavg th, .partavg td {{ text-align: right; padding: .1rem .6rem }}
+.partavg .grid {{ stroke: currentColor; opacity: .15 }}
+.partavg progress {{ width: 12em; vertical-align: middle }}
 </style>"""
 
 
@@ -199,36 +203,37 @@ def follow(
     test: tuple[Tensor, Tensor] | None = None,
     every: int = 10,
     name: str = "run",
+    metrics: Sequence[str] = (),
+    sinks: Sequence[Sink] = (),
 ) -> Table:
     """Train up to step `until` and show it as it goes: loss, discrepancy, accuracy on `test`.
 
-    They are measured `every` so many steps and at the end, and returned as a table of that name. In
-    a notebook a bar and figures grow in place, in a terminal it is a bar, elsewhere lines.
+    They are measured `every` so many steps and at the end, and returned as a table of that name;
+    `metrics` names more of them. In a notebook a bar and figures grow in place, in a terminal it is
+    a bar, elsewhere lines; `sinks` get the same rows.
     """
     if every < 1:
         raise ValueError(f"measuring every {every} steps makes no sense: use 1 or more")
+    for metric in metrics:
+        METRICS.find(metric)
+    options = Metrics(evaluate_every=1, discrepancy_every=1, extra=tuple(metrics))
+    meter = Meter(simulation, options, until, test=test)
+    about = RunInfo(name, until, simulation.workers.step)
     rows: list[Row] = []
-    with _Cell(rows) if _in_notebook() else display(Console()) as shown:
-        shown.start(name, simulation.workers.step, until)
-        for record in simulation.train(until):
+    with _display(rows) as shown, Feed([shown, *sinks], about) as feed:
+        for record in simulation.train(until, meter.watch):
             if record.step % every and record.step != until:
                 continue
-            row: Row = {
-                "step": record.step,
-                "loss": float(simulation.mean_loss(record.losses)),
-                "lr": record.lr,
-                "bytes": record.bytes,
-                "messages": record.messages,
-                "discrepancy": simulation.discrepancy().total,
-            }
-            if test is not None:
-                found = simulation.evaluate(test)
-                row["test_loss"] = found.loss
-                if found.accuracy is not None:
-                    row["accuracy"] = found.accuracy
-            rows.append(row)
-            shown.update(row)
+            rows.append(meter.measure(record).row())
+            feed.take(rows[-1])
+        if rows:
+            feed.end({"steps": until, **summarize(rows, {})})
     return Table(rows, name)
+
+
+def _display(rows: list[Row]) -> Display:
+    """What suits the place: `rows` are those that a notebook's figures show."""
+    return _Cell(rows) if _in_notebook() else display(Console())
 
 
 def _in_notebook() -> bool:
@@ -258,11 +263,14 @@ class _Cell:
         """Print below the cell."""
         print(text)
 
-    def start(self, label: str, step: int, steps: int) -> None:
+    def begin(self, about: RunInfo) -> None:
         """Begin to show a run."""
-        self._label, self._steps = label, steps
+        self._label, self._steps = about.label, about.steps
 
-    def update(self, row: Row) -> None:
+    def end(self, summary: Row | None) -> None:
+        """Leave what is shown."""
+
+    def take(self, row: Row) -> None:
         """Draw anew, unless that was done just now and more is to come."""
         self._status.take(row)
         now = monotonic()

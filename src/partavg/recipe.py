@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from partavg.config import Config
+from partavg.config_toml import override_, parse
 from partavg.recipes import ROOT
 from partavg.recipes import names as names
 from partavg.recipes.files import Paper, find, paper, read
-from partavg.tables import override_, parse
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,11 @@ _HOMES = {
     "adapt": "partavg.core.adapt:ADAPTS",
     "data": "partavg.data:DATASETS",
     "lr_schedule": "partavg.core.rates:RATES",
+    "metric": "partavg.metrics.table:METRICS",
     "model": "partavg.models:MODELS",
     "pace": "partavg.core.pace:PACES",
     "partition": "partavg.core.partition:PARTITIONS",
+    "sink": "partavg.sinks:SINKS",
     "solver": "partavg.solvers:SOLVERS",
     "split": "partavg.data.split:SPLITS",
 }
@@ -40,6 +42,11 @@ class Names(dict[str, Thing]):
         elif name not in self:
             raise ValueError(f"{self.kind} {name!r} is not known: {suggestion(name, self)}")
         return self[name]
+
+    def check(self, name: str, thing: Thing) -> None:
+        """Raise a ValueError if a thing from outside cannot have this name."""
+        if not callable(thing):
+            raise ValueError(f"{thing!r} cannot be a {self.kind}: give a class or a function")
 
 
 def table(kind: str) -> Names[Any]:
@@ -75,6 +82,7 @@ def register(kind: str, name: str, thing: Any = None) -> Any:
         )
     if names.get(name, thing) is not thing:
         raise ValueError(f"{kind} {name!r} is there already: choose another name")
+    names.check(name, thing)
     names[name] = thing
     return thing
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from partavg import recipe as recipes
-from partavg.compare import Entry, plan, results, schemes_of
+from partavg.compare import PlannedRun, planned_runs, results, schemes_of
 from partavg.folder import write_text
 from partavg.recipe import Recipe
 
@@ -36,11 +36,11 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """One row of a table: a recipe and its runs."""
 
     recipe: Recipe
-    entries: tuple[Entry, ...]
+    entries: tuple[PlannedRun, ...]
 
     def cells(self) -> list[Cell]:
         """Its schemes, as far as their runs are finished."""
@@ -93,13 +93,18 @@ def _has(name: str, word: str) -> bool:
     return f"-{word}-" in f"-{name.partition('/')[2]}-"
 
 
-def planned(names: Sequence[str], overrides: Sequence[str], seeds: int, out: Path) -> list[Row]:
+def planned(
+    names: Sequence[str], overrides: Sequence[str], seeds: int, out: Path
+) -> list[TableRow]:
     """The rows to run, each with its schemes and seeds."""
     found = [recipes.load(name, overrides) for name in names]
-    return [Row(one, tuple(plan(one, schemes_of(one), seeds, out / one.name))) for one in found]
+    return [
+        TableRow(one, tuple(planned_runs(one, schemes_of(one), seeds, out / one.name)))
+        for one in found
+    ]
 
 
-def write_csv(path: Path, rows: Sequence[Row]) -> None:
+def write_csv(path: Path, rows: Sequence[TableRow]) -> None:
     """Write every finished cell: recipe, scheme, reported and measured accuracy in %."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")

@@ -1,26 +1,27 @@
 """A run: train what a config describes, measure it, save it."""
 
-import json
-import os
 from collections import deque
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from time import perf_counter
-from typing import Any, NoReturn, TextIO
+from typing import NoReturn
 
 import torch
 from torch import Tensor
 
 from partavg import build, checkpoint
-from partavg.backends.processes import Solo, Team, check_same, shares
+from partavg.backends.processes import OneProcess, Processes, check_same, dealt_evenly
 from partavg.config import Config
+from partavg.config_toml import settings
 from partavg.core.loop import Record
 from partavg.data.dataset import Dataset
-from partavg.folder import Row, RunFolder, write_json
-from partavg.measure import Measured, Meter, due, finite
-from partavg.scalars import Scalars, check_scalars
-from partavg.tables import settings
+from partavg.folder import RunFolder, write_json
+from partavg.metrics.meter import Meter, PendingRow, finite
+from partavg.metrics.moment import due
+from partavg.metrics.table import Row, is_extra, summarize
+from partavg.sinks import chosen
+from partavg.sinks.jsonl import JsonLines
+from partavg.sinks.sink import Feed, RunInfo, Sink
 
 
 class Diverged(RuntimeError):
@@ -30,8 +31,8 @@ class Diverged(RuntimeError):
 class Run:
     """One training run in its folder; iterate over it to train.
 
-    Building it checks everything that can be checked before work starts. In a `team` all processes
-    train; only the first one reads and writes the folder.
+    Building it checks everything that can be checked before work starts. Of several
+    `processes` all train; only the first one reads and writes the folder.
     """
 
     def __init__(
@@ -42,37 +43,47 @@ class Run:
         *,
         resume: bool,
         force: bool,
-        team: Team | None = None,
+        processes: Processes | None = None,
     ) -> None:
         self.folder = folder
-        self.team = team or Solo()
-        self._writes = self.team.rank == 0
-        check_scalars(config.metrics.tensorboard)
-        _check_same(self.team, config, data)
-        resuming, config = self.team.first(lambda: _found(folder, config, resume, force))
-        device = build.device(config, self.team)
+        self.processes = processes or OneProcess()
+        self._writes = self.processes.rank == 0
+        _check_same(self.processes, config, data)
+        resuming, config = self.processes.first(lambda: _found(folder, config, resume, force))
+        device = build.device(config, self.processes)
         self.steps = build.steps(config, data)
-        self._simulation = build.simulation(config, data, device, self.team)
+        self._simulation = build.simulation(config, data, device, self.processes)
+        known = build.scaled(config, data)
         self._meter = Meter(
-            self._simulation, build.scaled(config, data), build.metrics(config), self.steps
+            self._simulation,
+            build.metrics(config),
+            self.steps,
+            train=known.train,
+            test=known.test,
         )
         engine = self._simulation.engine
         execution = replace(
-            config.engine, name=engine.name, chunk=engine.chunk, device=_plain(device, self.team)
+            config.engine,
+            name=engine.name,
+            chunk=engine.chunk,
+            device=_plain(device, self.processes),
         )
         if engine.name == "fused":
             execution = replace(execution, precision=engine.precision)
         self.config = replace(config, engine=execution)
         self.engine_reason = engine.reason
-        self._metrics_length = 0
+        self._sinks = chosen(config.metrics)
+        self._metrics = JsonLines(
+            folder.metrics_path, lambda step: due(step, config.checkpoints.every)
+        )
         self._seconds = 0.0
-        self._late: deque[tuple[Record, Measured]] = deque()
+        self._late: deque[tuple[Record, PendingRow]] = deque()
         self._rows: deque[Row] = deque()
         self.lag = 2 if device.type == "cuda" else 0
         """Steps that may be begun before the metrics of one are read: a GPU never waits for us."""
         if resuming:
             self._restore()
-        self.team.first(lambda: self._write_start(resuming, data))
+        self.processes.first(lambda: self._write_start(resuming, data))
 
     @property
     def workers(self) -> int:
@@ -84,10 +95,15 @@ class Run:
         """Steps done so far."""
         return self._simulation.workers.step
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Generator[Row, None, None]:
         """Train to the end; yield the metrics of each step. Stop between rows to `save`."""
+        return self.train()
+
+    def train(self, label: str = "", sinks: Sequence[Sink] = ()) -> Generator[Row, None, None]:
+        """The same, with more sinks than those of the recipe, which are told a label."""
         began = perf_counter() - self._seconds
-        with self._open_metrics() as self._metrics, self._open_scalars() as self._scalars:
+        places = [self._metrics, *self._sinks, *sinks] if self._writes else []
+        with Feed(places, self._about(label)) as self._feed:
             if self.step == 0 and self.config.checkpoints.every:
                 self.save()  # if there is no room for checkpoints, say so now
             for record in self._simulation.train(self.steps, self._meter.watch):
@@ -102,7 +118,7 @@ class Run:
                     except GeneratorExit:  # the caller stops here
                         self._receive()
                         raise
-        self._finish()
+            self._feed.end(self._finish())
 
     def save(self) -> None:
         """Write a checkpoint of the present step."""
@@ -114,7 +130,7 @@ class Run:
                 self.step,
                 {
                     "workers": workers,
-                    "metrics_length": self._metrics_length,
+                    "metrics_length": self._metrics.length,
                     "seconds": self._seconds,
                     "timings": dict(self._meter.timings),
                 },
@@ -127,9 +143,9 @@ class Run:
 
     def _write_start(self, resuming: bool, data: Dataset) -> None:
         if not resuming:
-            self.folder.write_start(self.config, self.engine_reason, self.team.size)
+            self.folder.write_start(self.config, self.engine_reason, self.processes.size)
         elif not self.folder.environment_path.exists():  # killed right after the config was written
-            self.folder.write_environment(self.config, self.engine_reason, self.team.size)
+            self.folder.write_environment(self.config, self.engine_reason, self.processes.size)
         if not self.folder.split_path.exists():
             self.folder.write_split(build.label_counts(self.config, data))
 
@@ -141,11 +157,11 @@ class Run:
             self.folder.check_metrics(saved.get("metrics_length", 0))
             return {key: value for key, value in saved.items() if key != "workers"}
 
-        about = self.team.first(load)
+        about = self.processes.first(load)
         if not about:  # stopped before the first one: the start is the same again
             return
         self._simulation.load(saved.get("workers"))
-        self._metrics_length = about["metrics_length"]
+        self._metrics.length = about["metrics_length"]
         self._seconds = about["seconds"]
         self._meter.timings.update(about["timings"])
 
@@ -155,62 +171,51 @@ class Run:
             record, measured = self._late.popleft()
             row = measured.row()
             if not finite(row):
-                self._blame(record)
-            self._write(row)
+                self._blame(record, row)
+            self._feed.take(row)
             self._rows.append(row)
 
-    def _blame(self, record: Record) -> NoReturn:
+    def _blame(self, record: Record, row: Row) -> NoReturn:
         """Say what is not finite."""
         self._check_finite(record.losses, "the loss", record.step)
         squares = self._simulation.largest().square()
         self._check_finite(squares, "the square of a parameter", record.step)
+        for key in row:
+            if is_extra(key) and not finite({key: row[key]}):
+                raise Diverged(
+                    f"metric {key!r} is {row[key]} at step {record.step}: it must be finite, or "
+                    f"None where there is nothing to measure"
+                )
         raise Diverged(f"the averaged model is not finite at step {record.step}: {self._rescue()}")
 
-    def _open_metrics(self) -> AbstractContextManager[TextIO | None]:
-        return self.folder.open_metrics(self._metrics_length) if self._writes else nullcontext()
+    def _about(self, label: str) -> RunInfo:
+        return RunInfo(
+            label or self.folder.path.name,
+            self.steps,
+            self.step,
+            settings(self.config),
+            self.folder.path,
+        )
 
-    def _open_scalars(self) -> AbstractContextManager[Scalars | None]:
-        wanted = self._writes and self.config.metrics.tensorboard
-        return Scalars(self.folder.scalars, self.step) if wanted else nullcontext()
-
-    def _write(self, row: Row) -> None:
-        if self._scalars:
-            self._scalars.write(row)
-        if self._metrics:
-            line = json.dumps(row) + "\n"
-            self._metrics.write(line)
-            self._metrics.flush()
-            self._metrics_length += len(line)
-            if due(row["step"], self.config.checkpoints.every):
-                os.fsync(self._metrics.fileno())
-
-    def _finish(self) -> None:
+    def _finish(self) -> Row:
         """Save the last step, the averaged model and the summary; the summary marks the end."""
         if self.config.checkpoints.final:
             self.save()
         else:
             self._settle()
         model = self._simulation.consensus().cpu()
-        train_loss = self._meter.train_loss()
+        ended = self._meter.end(self._seconds)
         if not self._writes:
-            return
+            return {}
         torch.save(model.state_dict(), self.folder.model_path)
-        rows = list(self.folder.rows())
-        last = rows[-1]
-        summary: dict[str, Any] = {
-            "steps": last["step"],
+        summary = {
+            "steps": self.step,
             "scale": self.config.training.scale,
-            **{key: last[key] for key in last if key.startswith(("accuracy", "test_loss"))},
-            "train_loss": train_loss,
-            **_discrepancy(rows),
-            "bytes": last["bytes"],
-            "messages": last["messages"],
-            "seconds": round(self._seconds, 3),
+            **summarize(list(self.folder.rows()), ended),
         }
-        if self._meter.timings:
-            summary["timings"] = {k: round(v, 3) for k, v in self._meter.timings.items()}
         write_json(self.folder.summary_path, summary)
         checkpoint.keep(self.folder.checkpoints, int(self.config.checkpoints.final))
+        return summary
 
     def _check_finite(self, values: Tensor, what: str, step: int) -> None:
         """Stop if the value of a worker is not finite."""
@@ -226,9 +231,9 @@ class Run:
 
     def _named(self, worker: int) -> str:
         """A worker by its number, and where it is if there are several processes."""
-        if self.team.size == 1:
+        if self.processes.size == 1:
             return str(worker)
-        dealt = shares(self.workers, self.team.size)
+        dealt = dealt_evenly(self.workers, self.processes.size)
         rank = next(rank for rank, share in enumerate(dealt) if worker < share.stop)
         return f"{worker} (rank {rank})"
 
@@ -248,22 +253,14 @@ def _found(folder: RunFolder, config: Config, resume: bool, force: bool) -> tupl
     return resuming, folder.stored_config(config) if resuming else config
 
 
-def _check_same(team: Team, config: Config, data: Dataset) -> None:
+def _check_same(processes: Processes, config: Config, data: Dataset) -> None:
     """Raise a ValueError if processes were started with other recipes or other data."""
-    told = team.each(settings(config))
+    told = processes.each(settings(config))
     for key in {key: None for one in told for key in one}:
         check_same(f"{key} =", [one.get(key) for one in told])
-    check_same("training samples:", team.each(len(data.train.targets)))
+    check_same("training samples:", processes.each(len(data.train.targets)))
 
 
-def _plain(device: torch.device, team: Team) -> str:
+def _plain(device: torch.device, processes: Processes) -> str:
     """A device as the recipe names it: each of several ranks has a GPU of its own number."""
-    return str(device) if team.size == 1 else device.type
-
-
-def _discrepancy(rows: list[Row]) -> Row:
-    """The mean and the peak over a run, where it was measured."""
-    values = [row["discrepancy"] for row in rows if "discrepancy" in row]
-    if not values:
-        return {}
-    return {"mean_discrepancy": sum(values) / len(values), "peak_discrepancy": max(values)}
+    return str(device) if processes.size == 1 else device.type

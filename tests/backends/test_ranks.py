@@ -13,7 +13,7 @@ from tests.together import together
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from partavg.backends.processes import Team, check_same, shares
+from partavg.backends.processes import Processes, check_same, dealt_evenly
 from partavg.backends.ranks import Agreed, Ranks
 from partavg.backends.simulate import Simulation
 from partavg.core.adapt import AdaComm, FedLAMA, PostLocal
@@ -61,7 +61,7 @@ def task() -> tuple[Tensor, Tensor]:
     return x, (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
 
 
-def simulation(team: Team | None, split: int = WORKERS, **options: Any) -> Simulation:
+def simulation(processes: Processes | None, split: int = WORKERS, **options: Any) -> Simulation:
     """A network with BatchNorm in float64, on shares of different sizes."""
     torch.manual_seed(0)
     x, y = task()
@@ -71,7 +71,7 @@ def simulation(team: Team | None, split: int = WORKERS, **options: Any) -> Simul
     given = {"schedule": Schedule.partial(4), "lr": lambda step: 0.1 / step**0.5, **options}
     return Simulation(
         model, F.cross_entropy, (x, y), dirichlet(y, split, 0, minimum=4),
-        batch=4, team=team, **{"engine": "looped", **given},
+        batch=4, processes=processes, **{"engine": "looped", **given},
     )  # fmt: skip
 
 
@@ -105,40 +105,40 @@ def distance(one: Any, other: Any) -> float:
     return 0.0 if one == other else float("inf")
 
 
-def same_stories(team: Ranks) -> dict[str, float]:
+def same_stories(processes: Ranks) -> dict[str, float]:
     """How far each case is from one process; what others than rank 0 see must be the same."""
     ours, alone = {}, {}
     for number, (name, options) in enumerate(CASES.items()):
-        ours[name] = story(simulation(team, **options), STEPS)
-        seen = team.each((ours[name]["told"], ours[name]["whole"]))
+        ours[name] = story(simulation(processes, **options), STEPS)
+        seen = processes.each((ours[name]["told"], ours[name]["whole"]))
         assert all(repr(one) == repr(seen[0]) for one in seen), name
-        if number % team.size == team.rank:
+        if number % processes.size == processes.rank:
             alone[name] = story(simulation(None, **options), STEPS)
-    expected = {name: told for some in team.each(alone) for name, told in some.items()}
-    return {} if team.rank else {name: distance(ours[name], expected[name]) for name in CASES}
+    expected = {name: told for some in processes.each(alone) for name, told in some.items()}
+    return {} if processes.rank else {name: distance(ours[name], expected[name]) for name in CASES}
 
 
-def resumed(team: Ranks) -> dict[str, float]:
+def resumed(processes: Ranks) -> dict[str, float]:
     """How far a run that goes on, in as many processes or others, is from one without a stop."""
     found = {}
     for name in ("kept", "late", "late and kept", "fedlama"):
-        whole = state(team, name, STEPS)
-        half = state(team, name, 5)
-        again = state(team, name, STEPS, half if team.rank == 0 else None)
-        if team.rank == 0:
+        whole = state(processes, name, STEPS)
+        half = state(processes, name, 5)
+        again = state(processes, name, STEPS, half if processes.rank == 0 else None)
+        if processes.rank == 0:
             found[f"{name}, as many"] = distance(whole, again)
             alone = state(None, name, STEPS, half)
             found[f"{name}, alone"] = distance(whole, alone) // 1e-9
         half = state(None, name, 5)
-        again = state(team, name, STEPS, half if team.rank == 0 else None)
-        if team.rank == 0:
+        again = state(processes, name, STEPS, half if processes.rank == 0 else None)
+        if processes.rank == 0:
             found[f"{name}, from alone"] = distance(whole, again) // 1e-9
     return found
 
 
-def state(team: Team | None, name: str, until: int, *begin: Any) -> dict[str, Any]:
+def state(processes: Processes | None, name: str, until: int, *begin: Any) -> dict[str, Any]:
     """Where a case is after some steps, from its start or from another state."""
-    made = simulation(team, **CASES[name])
+    made = simulation(processes, **CASES[name])
     for saved in begin:
         made.load(saved)
     for _ in made.train(until):
@@ -146,70 +146,70 @@ def state(team: Team | None, name: str, until: int, *begin: Any) -> dict[str, An
     return made.state()
 
 
-def mistakes(team: Ranks) -> list[str]:
+def mistakes(processes: Ranks) -> list[str]:
     """What is said of mistakes of one rank, of the first, and of all."""
 
     def fails(rank: int) -> str:
         try:
-            with team.together():
-                if team.rank == rank:
+            with processes.together():
+                if processes.rank == rank:
                     raise ValueError("no such thing")
-                team.first(lambda: None)  # some wait here, and must hear of it
+                processes.first(lambda: None)  # some wait here, and must hear of it
         except Agreed as error:
-            return str(error).replace(team.roll.name(1), "rank 1")
+            return str(error).replace(processes.roll.name(1), "rank 1")
         return "nothing"
 
     def uneven(value: str) -> str:
         try:
-            check_same("recipe", team.each(value))
+            check_same("recipe", processes.each(value))
         except ValueError as error:
             return str(error)
         return "nothing"
 
     try:
-        simulation(team, split=2)
+        simulation(processes, split=2)
     except ValueError as error:
         few = str(error)
-    return [fails(0), fails(1), fails(9), uneven("a"), uneven("ab"[team.rank // 2]), few]
+    return [fails(0), fails(1), fails(9), uneven("a"), uneven("ab"[processes.rank // 2]), few]
 
 
-def diverged(team: Ranks, folder: Path) -> str:
+def diverged(processes: Ranks, folder: Path) -> str:
     """What is said of workers whose numbers are not finite any more."""
     sections = {"training": {"workers": 5, "lr": 1e30}, "averaging": {"interval": 100, "parts": 1}}
     try:
-        for _ in tasks.run(folder, team=team, **sections):
+        for _ in tasks.run(folder, processes=processes, **sections):
             pass
     except Diverged as error:
         return str(error)
     return "nothing"
 
 
-def paces(team: Ranks) -> list[float]:
+def paces(processes: Ranks) -> list[float]:
     """How long each rank worked, where the second takes its time and all wait for it."""
     losses = torch.zeros(1)
-    team.ended(1, losses, team.size)
-    sleep(0.3 if team.rank == 1 else 0.0)
-    team.ended(2, losses, team.size)
-    return list(team.seconds)
+    processes.ended(1, losses, processes.size)
+    sleep(0.3 if processes.rank == 1 else 0.0)
+    processes.ended(2, losses, processes.size)
+    return list(processes.seconds)
 
 
-def asked_to_stop(team: Ranks) -> list[bool]:
+def asked_to_stop(processes: Ranks) -> list[bool]:
     """Whether ranks stop: before and after one of them is asked."""
-    before = team.stopping
-    team.asks = lambda: team.rank == 2
-    team.ended(3, torch.zeros(1), team.size)
-    team.asks = lambda: False
-    return [before, team.stopping]
+    before = processes.stopping
+    processes.asks = lambda: processes.rank == 2
+    processes.ended(3, torch.zeros(1), processes.size)
+    processes.asks = lambda: False
+    return [before, processes.stopping]
 
 
-def everything(team: Ranks, folder: Path) -> dict[str, Any]:
+def everything(processes: Ranks, folder: Path) -> dict[str, Any]:
     return {
-        "same": same_stories(team),
-        "resumed": resumed(team),
-        "mistakes": mistakes(team),
-        "diverged": diverged(team, folder),
-        "seconds": paces(team),
-        "stopping": asked_to_stop(team),
+        "same": same_stories(processes),
+        "resumed": resumed(processes),
+        "mistakes": mistakes(processes),
+        "diverged": diverged(processes, folder),
+        "seconds": paces(processes),
+        "stopping": asked_to_stop(processes),
     }
 
 
@@ -237,7 +237,7 @@ def test_three_processes_do_what_one_does(tmp_path: Path) -> None:
 def test_shares_are_even_and_in_order() -> None:
     for count in range(12):
         for size in range(1, 6):
-            dealt = [list(range(count))[share] for share in shares(count, size)]
+            dealt = [list(range(count))[share] for share in dealt_evenly(count, size)]
             assert [item for share in dealt for item in share] == list(range(count))
             assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
             assert sorted(map(len, dealt), reverse=True) == list(map(len, dealt))

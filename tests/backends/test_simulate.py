@@ -102,7 +102,7 @@ def test_statistics_are_averaged_with_the_part_of_their_channel() -> None:
     simulation = classification(schedule=Schedule.partial(4), steps=9)
     equal = spread(simulation) < 1e-6
     parts = [
-        [c for span in part for c in range(*span)] for part in simulation._course.plan.buffer_parts
+        [c for span in part for c in range(*span)] for part in simulation._current.plan.buffer_parts
     ]
     assert equal[parts[9 % 4]].all(), "part 1 was averaged just now"
     moving = torch.cat([torch.tensor(p) for j, p in enumerate(parts) if j != 1])

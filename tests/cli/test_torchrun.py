@@ -17,7 +17,7 @@ import pytest
 from tests.cli.program import RECIPE, files, partavg
 from tests.processes import Command
 
-from partavg.backends.stragglers import Tempo
+from partavg.backends.stragglers import Stragglers
 
 LIMIT = 100  # seconds
 STEPS = ["--set", "training.steps=300", "--set", "training.workers=5"]
@@ -172,12 +172,12 @@ def test_bad_input_ends_all_ranks_with_one_sentence(recipe: Path, tmp_path: Path
 
 
 def test_a_slow_rank_is_named_once() -> None:
-    tempo = Tempo()
-    said = [tempo.take([0.01, 0.012, 0.011 if step < 40 else 0.05]) for step in range(100)]
+    stragglers = Stragglers()
+    said = [stragglers.take([0.01, 0.012, 0.011 if step < 40 else 0.05]) for step in range(100)]
     assert [text for text in said if text] == [
         "rank 2 takes 50 ms a step, the others 11 ms: all wait for it"
     ]
-    assert tempo.range == "ranks 10–50 ms"
-    pauses = Tempo()
+    assert stragglers.range == "ranks 10–50 ms"
+    pauses = Stragglers()
     assert not any(pauses.take([0.01, 0.01, 9.0 if step % 3 else 0.01][:2]) for step in range(90))
-    assert Tempo().take([0.01]) == ""
+    assert Stragglers().take([0.01]) == ""

@@ -11,7 +11,7 @@ from partavg.core.partition import (
     by_channel,
     by_layer,
     contiguous,
-    follow,
+    partition_buffers,
 )
 from partavg.models import resnet20
 
@@ -91,7 +91,7 @@ def test_buffers_follow_the_channels_of_their_module() -> None:
     buffers = Layout(("norm.running_mean", "norm.steps", "free.table"), ((4,), (), (6,)))
     partition = by_channel(params, 2)
     owners = params.views(partition.owners())
-    followed = buffers.views(follow(partition, params, buffers).owners())
+    followed = buffers.views(partition_buffers(partition, params, buffers).owners())
     assert torch.equal(followed["norm.running_mean"], owners["norm.weight"])
     assert followed["free.table"].tolist() == [0, 0, 0, 1, 1, 1]
 
@@ -99,4 +99,4 @@ def test_buffers_follow_the_channels_of_their_module() -> None:
 def test_parts_without_buffers_stay_empty() -> None:
     params = Layout(("a.weight", "b.weight"), ((4,), (4,)))
     buffers = Layout(("a.mean",), ((4,),))
-    assert follow(by_layer(params, 2), params, buffers).parts == ((Span(0, 4),), ())
+    assert partition_buffers(by_layer(params, 2), params, buffers).parts == ((Span(0, 4),), ())

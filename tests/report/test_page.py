@@ -11,7 +11,7 @@ import pytest
 from tests import tasks
 from tests.report.folders import comparison, make
 
-from partavg.compare import Entry, plan, results, verdict
+from partavg.compare import PlannedRun, planned_runs, results, verdict
 from partavg.folder import RunFolder
 from partavg.report.chart import draw, ticks
 from partavg.report.charts import Chart, Line, charts
@@ -28,11 +28,11 @@ def data_of(text: str) -> dict:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> list[Entry]:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> list[PlannedRun]:
     """A comparison that really ran."""
     out = tmp_path_factory.mktemp("comparison")
     measured = {"discrepancy_parts": True, "round_losses_every": 1, "timings": True}
-    entries = plan(tasks.recipe(metrics=measured), ["periodic", "partial"], 2, out)
+    entries = planned_runs(tasks.recipe(metrics=measured), ["periodic", "partial"], 2, out)
     for entry in entries:
         run = tasks.Run(entry.config, tasks.data(), entry.folder, resume=False, force=False)
         for _ in run:
@@ -40,7 +40,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> list[Entry]:
     return entries
 
 
-def test_a_real_comparison_has_everything(finished: list[Entry]) -> None:
+def test_a_real_comparison_has_everything(finished: list[PlannedRun]) -> None:
     text = page(of_entries(finished))
     assert verdict(results(finished)) in unescape(text)
     assert "4 workers train mlp on fashion_subset (dirichlet split, alpha 1)" in text
@@ -62,14 +62,14 @@ def test_a_real_comparison_has_everything(finished: list[Entry]) -> None:
     ]
 
 
-def test_the_labels_of_each_worker_are_those_of_the_split(finished: list[Entry]) -> None:
+def test_the_labels_of_each_worker_are_those_of_the_split(finished: list[PlannedRun]) -> None:
     for entry in finished:
         counts = entry.folder.split()
         assert len(counts) == 4
         assert np.sum(counts, axis=0).tolist() == [40, 40, 40]
 
 
-def test_a_page_fetches_nothing(finished: list[Entry]) -> None:
+def test_a_page_fetches_nothing(finished: list[PlannedRun]) -> None:
     text = page(of_entries(finished))
     assert "http" not in text.replace("http-equiv", "")
     assert "default-src 'none'" in unescape(text)

@@ -8,7 +8,7 @@ from jaxtyping import Int, Shaped
 from torch import Tensor, distributed
 
 
-class Homes:
+class ClientBank:
     """The Swap of ranks: the rows of a client are kept at its home, wherever it was active.
 
     Rows go home in one exchange between all ranks, and come to their new slots in another. All

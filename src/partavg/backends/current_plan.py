@@ -14,7 +14,7 @@ from partavg.core.solver import Solver
 from partavg.core.workers import Workers
 
 
-class Course:
+class CurrentPlan:
     """The plan as it is now; an Adapt policy lets others follow it at the ends of cycles."""
 
     def __init__(

@@ -14,7 +14,7 @@ from partavg.core.aggregate import Aggregate, weighted_sum
 from partavg.core.layout import Layout
 from partavg.core.pace import Pace
 from partavg.core.participation import Participation, Swap, swap_
-from partavg.core.partition import PARTITIONS, Partition, Span, follow
+from partavg.core.partition import PARTITIONS, Partition, Span, partition_buffers
 from partavg.core.plan import Plan
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
@@ -67,7 +67,7 @@ class Planner:
             known = ", ".join(get_args(Buffers))
             raise ValueError(f"buffers {self.buffers!r} is not known: use {known}")
         if self.buffers == "part":
-            return follow(partition, self.params, self.statistics).parts
+            return partition_buffers(partition, self.params, self.statistics).parts
         size = self.statistics.size
         everything = (Span(0, size),) if self.buffers == "every" and size else ()
         return (everything,) * len(partition.parts)

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from partavg.backends.processes import Team
+from partavg.backends.processes import Processes
 
 State = dict[str, Any]
 """What `Workers.state` gives."""
@@ -16,10 +16,10 @@ OnRows = Callable[[Tensor, int], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class States:
-    """Collects the state of workers that are dealt over a team, and deals it again."""
+class ProcessStates:
+    """Collects the state of workers that are dealt over processes, and deals it again."""
 
-    team: Team
+    processes: Processes
     workers: int
     clients: int
     shared: frozenset[str]
@@ -27,12 +27,12 @@ class States:
 
     def collect(self, state: State) -> State:
         """All rows, in the first process; what others get is of no use."""
-        return self._mapped(state, self.team.collect)
+        return self._mapped(state, self.processes.collect)
 
     def deal(self, saved: State | None) -> State:
         """The rows of each process, of a state that the first process has."""
-        outline = self.team.first(lambda: self._mapped(saved or {}, _outlined))
-        return self._mapped(saved or outline, self.team.deal)
+        outline = self.processes.first(lambda: self._mapped(saved or {}, _outlined))
+        return self._mapped(saved or outline, self.processes.deal)
 
     def _mapped(self, state: State, change: OnRows) -> State:
         """Change all that has a row per worker or per client."""

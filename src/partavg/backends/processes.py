@@ -14,7 +14,7 @@ from partavg.core.participation import Swap, swap_
 Value = TypeVar("Value")
 
 
-class Team(Protocol):
+class Processes(Protocol):
     """What a simulation needs of the other processes; all of them call the same, in one order."""
 
     rank: int
@@ -73,10 +73,10 @@ class Team(Protocol):
         ...
 
 
-def shares(count: int, size: int) -> list[slice]:
+def dealt_evenly(count: int, size: int) -> list[slice]:
     """Things dealt over processes in order, as evenly as possible.
 
-    >>> shares(5, 2)
+    >>> dealt_evenly(5, 2)
     [slice(0, 3, None), slice(3, 5, None)]
     """
     each, more = divmod(count, size)
@@ -84,13 +84,13 @@ def shares(count: int, size: int) -> list[slice]:
     return [slice(start, stop) for start, stop in pairwise(starts)]
 
 
-def share(team: Team, workers: int) -> slice:
+def own_workers(processes: Processes, workers: int) -> slice:
     """The workers of this process; a ValueError if some process would have none."""
-    if team.size > workers:
+    if processes.size > workers:
         raise ValueError(
-            f"{team.size} ranks cannot share {workers} active workers: start {workers} at most"
+            f"{processes.size} ranks cannot share {workers} active workers: start {workers} at most"
         )
-    return shares(workers, team.size)[team.rank]
+    return dealt_evenly(workers, processes.size)[processes.rank]
 
 
 def check_same(what: str, values: Sequence[object], ranks: Sequence[int] | None = None) -> None:
@@ -104,8 +104,8 @@ def check_same(what: str, values: Sequence[object], ranks: Sequence[int] | None 
             )
 
 
-class Solo:
-    """The Team of one process."""
+class OneProcess:
+    """One process that has all workers."""
 
     rank, size, local_rank, machines = 0, 1, 0, 1
     reduce = Alone()

@@ -1,4 +1,4 @@
-"""The Team of processes that torchrun started: their collectives, and what all must agree on."""
+"""The processes that torchrun started: their collectives, and what all must agree on."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,8 +13,8 @@ from torch import Tensor, distributed
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from partavg.backends.client_bank import Homes
-from partavg.backends.processes import Value, check_same, shares
+from partavg.backends.client_bank import ClientBank
+from partavg.backends.processes import Value, check_same, dealt_evenly
 from partavg.backends.rank_failure import RollCall
 from partavg.core.average import Arriving
 from partavg.core.participation import Swap
@@ -84,7 +84,8 @@ class Ranks:
 
     def swap(self, clients: int, slots: int) -> Swap:
         """Every client has a home, where its rows are kept."""
-        return Homes(self.rank, shares(clients, self.size), shares(slots, self.size), self.waiting)
+        homes, holders = (dealt_evenly(count, self.size) for count in (clients, slots))
+        return ClientBank(self.rank, homes, holders, self.waiting)
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -140,7 +141,7 @@ class Ranks:
                 distributed.send(own, 0)
                 return own
             every = own.new_empty(count, *own.shape[1:])
-            for rank, held in enumerate(shares(count, self.size)):
+            for rank, held in enumerate(dealt_evenly(count, self.size)):
                 if rank == 0:
                     every[held] = own
                 else:
@@ -149,7 +150,7 @@ class Ranks:
 
     def deal(self, rows: Shaped[Tensor, "_ n"], count: int) -> Shaped[Tensor, "_ n"]:
         """Back to each rank what `collect` took; others than rank 0 bring rows of that kind."""
-        dealt = shares(count, self.size)
+        dealt = dealt_evenly(count, self.size)
         own = dealt[self.rank]
         if not rows.shape[1:].numel():
             return rows.new_empty(own.stop - own.start, *rows.shape[1:])
@@ -175,7 +176,7 @@ class Ranks:
 
     def _gathered(self, own: Tensor, count: int, extra: int = 0) -> list[Tensor]:
         """The numbers of every rank: one for each of its workers, and so many more."""
-        lengths = [held.stop - held.start + extra for held in shares(count, self.size)]
+        lengths = [held.stop - held.start + extra for held in dealt_evenly(count, self.size)]
         message = torch.nn.functional.pad(own, (0, max(lengths) - len(own)))
         every = [torch.empty_like(message) for _ in lengths]
         with self.waiting():

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from partavg.backends.current_plan import Course
+from partavg.backends.current_plan import CurrentPlan
 from partavg.backends.planner import (
     Bank,
     Buffers,
@@ -21,8 +21,8 @@ from partavg.backends.planner import (
     client_weights,
     kept,
 )
-from partavg.backends.process_states import States
-from partavg.backends.processes import Solo, Team, share, shares
+from partavg.backends.process_states import ProcessStates
+from partavg.backends.processes import OneProcess, Processes, dealt_evenly, own_workers
 from partavg.core import average
 from partavg.core.abilities import check_abilities, shared_names
 from partavg.core.adapt import Adapt
@@ -67,7 +67,7 @@ class Simulation:
     later, `adapt` changes the schedule while training goes on. `aggregate` is what becomes of the
     workers' messages, by default their weighted sum. `transform` makes of stored samples
     what the model sees, for example `Images`. `precision` and `deterministic` are the
-    fused engine's. The workers are dealt over the processes of a `team`, which all make the same
+    fused engine's. The workers are dealt over `processes`, which all make the same
     calls.
 
     >>> from partavg import iid
@@ -110,9 +110,9 @@ class Simulation:
         deterministic: bool = False,
         seed: int = 0,
         device: str | torch.device = "cpu",
-        team: Team | None = None,
+        processes: Processes | None = None,
     ) -> None:
-        self._team = team or Solo()
+        self._processes = processes or OneProcess()
         self._device = torch.device(device)
         self._samples = Samples(*(tensor.to(self._device) for tensor in samples))
         self._batches = Batches(split, batch, seed)
@@ -144,14 +144,14 @@ class Simulation:
             pace,
             delay,
             seed,
-            share(self._team, self.active),
-            self._team.swap(len(split), self.active),
+            own_workers(self._processes, self.active),
+            self._processes.swap(len(split), self.active),
             aggregate,
         )
-        self._course = Course(schedule, adapt, planner)
+        self._current = CurrentPlan(schedule, adapt, planner)
 
         start = self._model.start()
-        self.engine = self._team.first(
+        self.engine = self._processes.first(
             lambda: choose(
                 engine,
                 chunk,
@@ -164,68 +164,70 @@ class Simulation:
         )
         self._engine = self.engine.build(self._model)
         self._owners: tuple[Partition | None, Tensor] = None, torch.empty(0)
+        self._mean: tuple[Tensor | None, Tensor] = None, torch.empty(0)
         rows = len(self._here(np.arange(self.active)))
         params, statistics = (row.expand(rows, -1).clone() for row in start)
         self.workers = Workers.start(
             params, statistics, self._model.params, self._solver, self.schedule.parts
         )
         shared = shared_names(self._solver)
-        self._states = States(self._team, self.active, len(split), shared)
+        self._states = ProcessStates(self._processes, self.active, len(split), shared)
         if participation and participation.moves:
             names = kept(participation, self._solver, self.workers, shared)
-            homes = shares(len(split), self._team.size)[self._team.rank]
+            homes = dealt_evenly(len(split), self._processes.size)[self._processes.rank]
             self.workers.keep(homes.stop - homes.start, names, bank_device(bank, self._device))
-        self._course.prepare_(self.workers)
+        self._current.prepare_(self.workers)
         if aggregate is not weighted_sum:
             self.workers.remember_start_()
 
     @property
     def schedule(self) -> Schedule:
         """The schedule, as it is now."""
-        return self._course.plan.schedule
+        return self._current.plan.schedule
 
     @property
     def partition(self) -> Partition:
         """The partition, as it is now."""
-        return self._course.plan.partition
+        return self._current.plan.partition
 
     def clients(self, step: int) -> Int[np.ndarray, "m"]:
         """The worker whose samples each row here reads at a step."""
-        participation = self._course.plan.participation
+        participation = self._current.plan.participation
         return self._here(participation(step) if participation else np.arange(self.active))
 
     def train(self, until: int, watch: Watch = unwatched) -> Iterator[Record]:
         """Train up to step `until`; yield a record after each iteration."""
-        workers, course, reduce = self.workers, self._course, self._team.reduce
+        workers, current, reduce = self.workers, self._current, self._processes.reduce
         while workers.step < until:
-            course.change_(workers, self._solver, self._lr(workers.step + 1), reduce)
+            current.change_(workers, self._solver, self._lr(workers.step + 1), reduce)
             for record in train(
                 workers,
                 self._engine,
                 self._batch,
-                plan=course.plan,
+                plan=current.plan,
                 solver=self._solver,
                 lr=self._lr,
-                until=min(until, course.cycle_end(workers.step)) if course.adapt else until,
+                until=min(until, current.cycle_end(workers.step)) if current.adapt else until,
                 reduce=reduce,
                 watch=watch,
             ):
-                losses = self._team.ended(record.step, record.losses, self.active)
-                course.see(workers, self.mean_loss(losses), record.lr)
+                losses = self._processes.ended(record.step, record.losses, self.active)
+                if current.adapt:
+                    current.see(workers, self.mean_loss(losses), record.lr)
                 yield record._replace(losses=losses)
 
     def state(self) -> dict[str, Any]:
-        """All that training changed, to save; in a team only the first process has all of it."""
+        """All that training changed, to save; of several processes only the first has all of it."""
         return self._states.collect(self.workers.state())
 
     def load(self, saved: dict[str, Any] | None) -> None:
-        """Go on from what `state()` was at some step; in a team the first process brings it."""
+        """Go on from what `state()` was at some step; of several processes the first brings it."""
         self.workers.load_(self._states.deal(saved))
-        self._course.load(self.workers)
+        self._current.load(self.workers)
 
     def consensus(self) -> nn.Module:
         """A copy of the model that holds u, the average of all workers, in evaluation mode."""
-        rows = common_model(self.workers, self._course.plan, self._team.reduce)
+        rows = common_model(self.workers, self._current.plan, self._processes.reduce)
         module = self._model.module(*rows)
         if self._recompute:
             recompute_statistics_(module, self._samples.inputs, self._seen)
@@ -237,9 +239,9 @@ class Simulation:
 
     def evaluate(self, samples: tuple[Tensor, Tensor]) -> Evaluation:
         """Loss and accuracy of the averaged model u; each process evaluates some samples."""
-        some = shares(len(samples[0]), self._team.size)[self._team.rank]
+        some = dealt_evenly(len(samples[0]), self._processes.size)[self._processes.rank]
         counts = self._evaluate(self.consensus(), tuple(tensor[some] for tensor in samples))
-        return Counts.total(self._team.each(counts)).evaluation
+        return Counts.total(self._processes.each(counts)).evaluation
 
     def evaluate_worker(self, row: int, samples: tuple[Tensor, Tensor]) -> Evaluation:
         """Loss and accuracy of the model of one worker held here."""
@@ -253,7 +255,7 @@ class Simulation:
         known = tuple(tensor.to(self._device) for tensor in samples)
         rows = (tensor[: len(held)] for tensor in (self.workers.params, self.workers.buffers))
         own = [self._evaluate(module, known).evaluation for module in self._model.modules(*rows)]
-        return [found for some in self._team.each(own) for found in some]
+        return [found for some in self._processes.each(own) for found in some]
 
     def discrepancy(self) -> Discrepancy:
         """How far the workers are apart, in total and per part."""
@@ -262,7 +264,7 @@ class Simulation:
 
     def columns_apart(self) -> Float[Tensor, "d"]:
         """The discrepancy per column, for those who do not want to wait for a GPU."""
-        return average.discrepancy(self.workers.params, self._weights, self._team.reduce)
+        return average.discrepancy(self.workers.params, self._weights, self._processes.reduce)
 
     def per_part(self, columns: Float[Tensor, "d"]) -> Float[Tensor, "p"]:
         """Sum a value per column over the columns of each part."""
@@ -272,26 +274,24 @@ class Simulation:
 
     def mean_loss(self, losses: Float[Tensor, "m"]) -> Float[Tensor, ""]:
         """The weighted mean of the workers' losses."""
-        return self._all_weights @ losses
+        if self._mean[0] is not losses:  # an interval that adapts has seen it already
+            weights = self._current.plan.all_weights_at(max(1, self.workers.step))
+            self._mean = losses, weights @ losses
+        return self._mean[1]
 
     def largest(self) -> Float[Tensor, "m"]:
         """The largest absolute parameter of each worker: finite if and only if all are."""
         norms = torch.linalg.vector_norm(self.workers.params, math.inf, dim=1)  # needs no memory
-        return self._team.values(norms, self.active)
+        return self._processes.values(norms, self.active)
 
     @property
     def _weights(self) -> Tensor:
         """p_i of the workers here that took the last step."""
-        return self._course.plan.weights_at(max(1, self.workers.step))
-
-    @property
-    def _all_weights(self) -> Tensor:
-        """p_i of all workers that took the last step."""
-        return self._course.plan.all_weights_at(max(1, self.workers.step))
+        return self._current.plan.weights_at(max(1, self.workers.step))
 
     def _here(self, workers: Int[np.ndarray, "_"]) -> Int[np.ndarray, "_"]:
         """Of some value per worker, those of the workers held here."""
-        return workers[self._course.plan.rows]
+        return workers[self._current.plan.rows]
 
     def _evaluate(self, module: nn.Module, samples: tuple[Tensor, ...]) -> Counts:
         inputs, targets = (tensor.to(self._device) for tensor in samples)

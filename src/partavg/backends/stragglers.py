@@ -11,7 +11,7 @@ _FAR = 3.0  # times as slow as the others is worth a warning …
 _NOISE = 0.02  # … if it is more seconds than that
 
 
-class Tempo:
+class Stragglers:
     """The ranks' own times of the last steps, without waiting; medians, so one pause is none."""
 
     def __init__(self, ranks: Sequence[int] | None = None) -> None:

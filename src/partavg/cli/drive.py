@@ -1,24 +1,25 @@
 """Driving runs from the command line: signals, progress, early ends."""
 
-import errno
 import shlex
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from partavg.backends.processes import shares
+from partavg.backends.processes import Processes, dealt_evenly
 from partavg.backends.rank_failure import RankLost
-from partavg.backends.stragglers import Tempo
-from partavg.cli.display import Display
+from partavg.backends.stragglers import Stragglers
 from partavg.cli.output import BAD_INPUT, DIVERGED, INTERRUPTED, LOST, fail
-from partavg.compare import Entry
+from partavg.compare import PlannedRun
 from partavg.config import Config
 from partavg.data.dataset import Dataset
 from partavg.folder import RunFolder
+from partavg.metrics.table import Row
 from partavg.run import Diverged, Run
+from partavg.sinks.progress import Display
+from partavg.sinks.sink import RunInfo, SinkFailed, full
 
 
 class Stopped(Exception):
@@ -52,7 +53,7 @@ def stop_request() -> Iterator[StopRequest]:
 
 @contextmanager
 def early_ends(resume: list[str]) -> Iterator[None]:
-    """While a command works, stopping, divergence and full disks end it; `resume` continues it."""
+    """While a command works, what ends it early is said in a sentence; `resume` continues it."""
     try:
         yield
     except Diverged as error:
@@ -60,9 +61,11 @@ def early_ends(resume: list[str]) -> Iterator[None]:
     except RankLost as error:
         fail(f"{error}; continue with: {shlex.join(resume)}", LOST, here=error.speaks)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if not full(error):
             raise
         fail(f"{error.strerror}; continue with: {shlex.join(resume)}", BAD_INPUT)
+    except SinkFailed as error:
+        fail(f"{error}; continue with: {shlex.join(resume)}", BAD_INPUT)
     except Stopped:
         fail(f"stopped and saved; continue with: {shlex.join(resume)}", INTERRUPTED)
     except KeyboardInterrupt:
@@ -72,31 +75,50 @@ def early_ends(resume: list[str]) -> Iterator[None]:
 def introduce(run: Run, display: Display) -> None:
     """Say how a run is computed."""
     display.say(f"engine: {run.config.engine.name} ({run.engine_reason})")
-    if run.team.size > 1:
-        counts = {share.stop - share.start for share in shares(run.workers, run.team.size)}
+    if run.processes.size > 1:
+        dealt = dealt_evenly(run.workers, run.processes.size)
+        counts = {held.stop - held.start for held in dealt}
         each = "–".join(map(str, sorted(counts)))
-        machines = f" on {run.team.machines} machines" if run.team.machines > 1 else ""
-        display.say(f"{run.team.size} ranks{machines}, workers on each: {each}")
+        machines = f" on {run.processes.machines} machines" if run.processes.machines > 1 else ""
+        display.say(f"{run.processes.size} ranks{machines}, workers on each: {each}")
+
+
+class RankTimes:
+    """A sink that shows a run of several ranks: how fast they are, and which one is slow."""
+
+    def __init__(self, display: Display, processes: Processes) -> None:
+        self._display, self._processes, self._stragglers = display, processes, Stragglers()
+
+    def begin(self, about: RunInfo) -> None:
+        """Begin to show it."""
+        self._display.begin(about)
+
+    def take(self, row: Row) -> None:
+        """Show a step, and what is known of the ranks."""
+        if warning := self._stragglers.take(self._processes.seconds):
+            self._display.say(f"warning: {warning}")
+        times = self._stragglers.range
+        self._display.take({**row, "ranks": times} if times else row)
+
+    def end(self, summary: Row | None) -> None:
+        """Show no more."""
+        self._display.end(summary)
 
 
 def train(run: Run, label: str, display: Display, request: StopRequest) -> None:
     """Train a run to its end, showing progress; raise Stopped if any rank is asked to stop."""
-    team, tempo = run.team, Tempo()
-    team.asks = lambda: request.made
+    run.processes.asks = lambda: request.made
     scale = run.config.training.scale
-    display.start(label if scale == 1 else f"{label} scaled {scale:g}", run.step, run.steps)
-    for row in run:
-        warning = tempo.take(team.seconds)
-        if warning:
-            display.say(f"warning: {warning}")
-        display.update({**row, "ranks": tempo.range} if tempo.range else row)
-        if team.stopping and row["step"] < run.steps:
-            run.save()
-            raise Stopped
+    shown = label if scale == 1 else f"{label} scaled {scale:g}"
+    with closing(run.train(shown, [RankTimes(display, run.processes)])) as rows:
+        for row in rows:
+            if run.processes.stopping and row["step"] < run.steps:
+                run.save()
+                raise Stopped
 
 
 def train_all(
-    entries: Sequence[Entry],
+    entries: Sequence[PlannedRun],
     data: Dataset,
     start: Callable[[Config, Dataset, RunFolder], Run | None],
     display: Display,

@@ -8,12 +8,12 @@ from pathlib import Path
 import click
 from torch.distributed.distributed_c10d import Store
 
-from partavg.backends.processes import Solo
+from partavg.backends.processes import OneProcess
 from partavg.backends.rank_failure import RankLost
 from partavg.backends.ranks import Ranks, connect
 from partavg.cli import drive, output
 from partavg.cli.resume import resuming_words
-from partavg.compare import Entry, resumed
+from partavg.compare import PlannedRun, resumed
 from partavg.config import Config
 from partavg.data.dataset import Dataset
 from partavg.folder import RunFolder
@@ -23,42 +23,44 @@ _OUT, _BEGUN = "partavg/out", "partavg/begun"
 
 
 class Job:
-    """The team of a command, and what it remembers when torchrun starts all ranks again."""
+    """The processes of a command, and what it remembers when torchrun starts all ranks again."""
 
-    def __init__(self, team: Ranks | Solo, store: Store | None = None) -> None:
-        self.team = team
+    def __init__(self, processes: Ranks | OneProcess, store: Store | None = None) -> None:
+        self.processes = processes
         self._store = store
 
     def out(self, given: Path | None, name: str) -> Path:
         """The folder to write to: the one given, that of before a restart, or the next one free."""
-        return given or self.team.first(lambda: self._next_folder(name))
+        return given or self.processes.first(lambda: self._next_folder(name))
 
     def start(
         self, config: Config, data: Dataset, folder: RunFolder, *, resume: bool, force: bool
     ) -> Run | None:
         """Begin a run, or go on with it; None if it is finished."""
         key = f"{_BEGUN}/{folder.path}"
-        with output.bad_input(self.team.together()), output.plain_warnings():
-            if self.team.first(lambda: self._store is not None and self._store.check([key])):
+        with output.bad_input(self.processes.together()), output.plain_warnings():
+            if self.processes.first(lambda: self._store is not None and self._store.check([key])):
                 resume, force = True, False  # it is this run that began before a restart
-            if resume and self.team.first(lambda: _is_finished(folder, config)):
+            if resume and self.processes.first(lambda: _is_finished(folder, config)):
                 return None
-            run = Run(config, data, folder, resume=resume, force=force, team=self.team)
-        if self._store and self.team.rank == 0:
+            run = Run(config, data, folder, resume=resume, force=force, processes=self.processes)
+        if self._store and self.processes.rank == 0:
             self._store.set(key, "")
         return run
 
-    def continued(self, entries: Sequence[Entry], *, resume: bool, force: bool) -> list[Entry]:
+    def continued(
+        self, entries: Sequence[PlannedRun], *, resume: bool, force: bool
+    ) -> list[PlannedRun]:
         """The runs of a comparison, all with the engine of one that was started."""
 
-        def found() -> list[Entry]:
+        def found() -> list[PlannedRun]:
             if self._restarted and not force:
                 return resumed(entries)
             for entry in entries:
                 entry.folder.check_free(resume=resume, force=force)
             return resumed(entries) if resume else list(entries)
 
-        return self.team.first(found)
+        return self.processes.first(found)
 
     def resuming(self, context: click.Context, out: Path) -> list[str]:
         """The command that goes on with what the one of the context does in `out`."""
@@ -66,7 +68,7 @@ class Job:
         if self._store is None:
             return ["partavg", *words]
         machines = os.environ.get("GROUP_WORLD_SIZE", "1")
-        each = os.environ.get("LOCAL_WORLD_SIZE", str(self.team.size))
+        each = os.environ.get("LOCAL_WORLD_SIZE", str(self.processes.size))
         several = ["--nnodes", machines] if machines != "1" else []
         return ["torchrun", *several, "--nproc-per-node", each, "-m", "partavg", *words]
 
@@ -86,7 +88,7 @@ class Job:
 def job() -> Iterator[Job]:
     """Work with the other ranks, if there are any; if one is lost, all end."""
     if not output.launched():
-        yield Job(Solo())
+        yield Job(OneProcess())
         return
     with output.bad_input():
         ranks, store = connect()

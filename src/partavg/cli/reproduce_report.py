@@ -8,13 +8,15 @@ from rich.table import Table
 
 from partavg import reproduce as reproducing
 from partavg.report.page import write_page
-from partavg.report.runs import Run, of_entries
-from partavg.report.table import Table as Shown
+from partavg.report.runs import ShownRun, of_entries
+from partavg.report.table import TextTable
 
 _HEAD = ("recipe", "scheme", "reported", "measured", "partial − periodic")
 
 
-def write_row(out: Path, row: reproducing.Row, planned: Sequence[reproducing.Row]) -> None:
+def write_row(
+    out: Path, row: reproducing.TableRow, planned: Sequence[reproducing.TableRow]
+) -> None:
     """The report of a row that may be finished, and the results so far."""
     if all(entry.folder.finished for entry in row.entries):
         write_page(out / row.recipe.name / "report.html", of_entries(row.entries))
@@ -26,7 +28,7 @@ def scaled(scale: float) -> str:
     return f" (scaled to {scale:g} of budget and data)" if scale != 1 else ""
 
 
-def table(rows: Sequence[reproducing.Row], scale: float) -> Table:
+def table(rows: Sequence[reproducing.TableRow], scale: float) -> Table:
     """What the paper reports beside what was measured."""
     shown = Table(
         box=box.SIMPLE_HEAD,
@@ -43,7 +45,9 @@ def table(rows: Sequence[reproducing.Row], scale: float) -> Table:
     return shown
 
 
-def page(rows: Sequence[reproducing.Row], scale: float) -> tuple[list[Run], list[Shown]]:
+def page(
+    rows: Sequence[reproducing.TableRow], scale: float
+) -> tuple[list[ShownRun], list[TextTable]]:
     """All runs of a reproduction, and the table, for one page."""
     runs = [
         run
@@ -51,10 +55,10 @@ def page(rows: Sequence[reproducing.Row], scale: float) -> tuple[list[Run], list
         for run in of_entries(row.entries, f"{row.recipe.name} " if len(rows) > 1 else "")
     ]
     caption = f"Against the paper: accuracy of u_K in %{scaled(scale)}"
-    return runs, [Shown(caption, _HEAD, _cells(rows))]
+    return runs, [TextTable(caption, _HEAD, _cells(rows))]
 
 
-def _cells(rows: Sequence[reproducing.Row]) -> list[tuple[str, ...]]:
+def _cells(rows: Sequence[reproducing.TableRow]) -> list[tuple[str, ...]]:
     """A line per scheme; the sign of a recipe stands at its first."""
     return [
         (row.recipe.name if number == 0 else "", cell.scheme, cell.reported_text,

@@ -8,10 +8,11 @@ from torch.nn import functional as F
 from partavg import build
 from partavg.backends.simulate import Simulation
 from partavg.cli import output
-from partavg.cli.display import display
 from partavg.config import Config
 from partavg.data.dataset import Dataset
 from partavg.data.split import Split
+from partavg.sinks.progress import display
+from partavg.sinks.sink import RunInfo
 from partavg.theory import Estimates, Theorem, Theorem1, Theorem2, estimate
 
 
@@ -20,12 +21,12 @@ def train(simulation: Simulation, steps: int, lr: float, console: Console) -> No
     if not steps:
         return
     with display(console) as shown:
-        shown.start("training", 0, steps)
+        shown.begin(RunInfo("training", steps))
         for record in simulation.train(steps):
             if not record.losses.isfinite().all():
                 said = f"the loss is not finite at step {record.step}: lower training.lr = {lr}"
                 output.fail(said, output.DIVERGED)
-            shown.update({"step": record.step, "loss": float(simulation.mean_loss(record.losses))})
+            shown.take({"step": record.step, "loss": float(simulation.mean_loss(record.losses))})
 
 
 def measure(

@@ -163,7 +163,7 @@ PARTITIONS: Names[Callable[[Layout, int, int], Partition]] = Names(
 )
 
 
-def follow(partition: Partition, params: Layout, buffers: Layout) -> Partition:
+def partition_buffers(partition: Partition, params: Layout, buffers: Layout) -> Partition:
     """Cut the buffers so that a channel's statistics go with that channel's parameters.
 
     A buffer follows a parameter of its own module with as many channels (BatchNorm's weight);

@@ -15,7 +15,7 @@ from partavg.data.cache import FOLDER
 from partavg.data.source import Download, Source, sha256
 from partavg.registry import suggestion
 
-Progress = Callable[[str, int, int], None]
+OnProgress = Callable[[str, int, int], None]
 """Called with what is being done, the bytes done and the bytes in all."""
 
 _BLOCK = 1 << 20
@@ -31,7 +31,7 @@ def find_source(name: str) -> Source:
     raise ValueError(f"dataset {name!r} is not known: {suggestion(name, SOURCES)}")
 
 
-def fetch(name: str, root: Path, progress: Progress = lambda *_: None) -> bool:
+def fetch(name: str, root: Path, progress: OnProgress = lambda *_: None) -> bool:
     """Get a dataset's files into their places; False if they were there, and are as published.
 
     A download that ends early goes on from there the next time. A file that lies in the root
@@ -67,7 +67,7 @@ def part_path(download: Download, root: Path) -> Path:
     return root / FOLDER / f"{download.file}.part"
 
 
-def _download(download: Download, root: Path, progress: Progress) -> Path:
+def _download(download: Download, root: Path, progress: OnProgress) -> Path:
     """Download what is still missing of a file."""
     part = part_path(download, root)
     part.parent.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ def _download(download: Download, root: Path, progress: Progress) -> Path:
     return part
 
 
-def _receive(download: Download, part: Path, done: int, progress: Progress) -> None:
+def _receive(download: Download, part: Path, done: int, progress: OnProgress) -> None:
     request = urllib.request.Request(download.url)
     if done:
         request.add_header("Range", f"bytes={done}-")
@@ -124,7 +124,7 @@ def _check(download: Download, file: Path, root: Path) -> None:
     )
 
 
-def _unpack(download: Download, archive: Path, root: Path, progress: Progress) -> None:
+def _unpack(download: Download, archive: Path, root: Path, progress: OnProgress) -> None:
     """Take an archive's files of known names, and put them in their place together."""
     assert download.members is not None
     (root / FOLDER).mkdir(exist_ok=True)

@@ -1,29 +1,30 @@
 """A federated run in its folder: the same files as a simulated one."""
 
-import json
 import logging
-import os
 import secrets
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from time import monotonic
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from partavg import checkpoint
+from partavg.config_toml import flat_keys
 from partavg.evaluation import Transform, evaluate
 from partavg.flower.protocol import Agreement
 from partavg.flower.server import Exchange, Server
 from partavg.flower.settings import Settings
 from partavg.flower.transport import Transport
-from partavg.folder import Row, RunFolder, environment, write_json, write_text
-from partavg.scalars import Scalars, check_scalars
+from partavg.folder import RunFolder, environment, write_json, write_text
+from partavg.metrics.table import Row, summarize
+from partavg.sinks import chosen
+from partavg.sinks.jsonl import JsonLines
+from partavg.sinks.sink import Feed, RunInfo
 
 log = logging.getLogger("flwr")
 
@@ -43,35 +44,35 @@ class FederatedRun:
         seen: Transform,
     ) -> None:
         self._settings, self._agreement, self._test, self._seen = settings, agreement, test, seen
-        check_scalars(settings.config.metrics.tensorboard)
+        self._sinks = chosen(settings.config.metrics)
         flower = settings.flower
         self.folder = RunFolder(Path(flower.folder or f"runs/{flower.job}").expanduser().resolve())
         self.server = Server(
             transport, agreement, settings.rules, steps=settings.steps, token=secrets.token_hex(8)
         )
-        self._metrics_length, self._seconds = 0, 0.0
+        self._metrics = JsonLines(self.folder.metrics_path, synced=lambda step: True)
+        self._seconds = 0.0
         self._start()
 
     def __iter__(self) -> Iterator[Row]:
         """Train to the end; yield the metrics of each exchange."""
         log.info("partavg: run folder %s", self.folder.path)
         began, before = monotonic() - self._seconds, self.server.progress.step
-        with self.folder.open_metrics(self._metrics_length) as metrics, self._scalars() as scalars:
+        with Feed([self._metrics, *self._sinks], self._about()) as feed:
             for exchange in self.server:
                 row = self._row(exchange, before)
                 before = exchange.step
                 self._seconds = monotonic() - began
-                self._write(metrics, row)
-                if scalars:
-                    scalars.write(row)
+                feed.take(row)
                 self._save()
                 log.info("partavg: %s", self._said(row))
                 yield row
-        self._finish()
+            feed.end(self._finish())
 
-    def _scalars(self) -> AbstractContextManager[Scalars | None]:
-        wanted = self._settings.config.metrics.tensorboard
-        return Scalars(self.folder.scalars, self.server.progress.step) if wanted else nullcontext()
+    def _about(self) -> RunInfo:
+        settings, step = self._settings, self.server.progress.step
+        keys = flat_keys(settings.dump())
+        return RunInfo(settings.flower.job, settings.steps, step, keys, self.folder.path)
 
     def model(self) -> nn.Module:
         """The parts as they were last averaged; at the end u_K."""
@@ -103,7 +104,7 @@ class FederatedRun:
             )
         folder.check_metrics(saved["metrics_length"])
         self.server.load(saved["server"])
-        self._metrics_length, self._seconds = saved["metrics_length"], saved["seconds"]
+        self._metrics.length, self._seconds = saved["metrics_length"], saved["seconds"]
         log.info("partavg: resuming after step %d", self.server.progress.step)
 
     def _save(self) -> None:
@@ -113,7 +114,7 @@ class FederatedRun:
             {
                 "server": self.server.state(),
                 "digest": self._agreement.digest(),
-                "metrics_length": self._metrics_length,
+                "metrics_length": self._metrics.length,
                 "seconds": self._seconds,
             },
         )
@@ -161,27 +162,16 @@ class FederatedRun:
         row: Row = {"test_loss": found.loss}
         return row if found.accuracy is None else {**row, "accuracy": found.accuracy}
 
-    def _write(self, metrics: TextIO, row: Row) -> None:
-        line = json.dumps(row) + "\n"
-        metrics.write(line)
-        metrics.flush()
-        os.fsync(metrics.fileno())
-        self._metrics_length += len(line.encode())
-
-    def _finish(self) -> None:
+    def _finish(self) -> Row:
         """Save the averaged model and the summary, which marks the end."""
         torch.save(self.model().state_dict(), self.folder.model_path)
         rows = list(self.folder.rows())
-        last = rows[-1]
         times = [row["seconds"] for row in rows if row["stage"] == "exchange"]
         members = self.server.roster
         summary: dict[str, Any] = {
-            "steps": last["step"],
+            "steps": rows[-1]["step"],
             "scale": 1.0,
-            **{key: last[key] for key in last if key in ("accuracy", "test_loss")},
-            "bytes": last["bytes"],
-            "messages": last["messages"],
-            "seconds": round(self._seconds, 3),
+            **summarize(rows, {"seconds": round(self._seconds, 3)}),
             "seconds_per_exchange": round(median(times), 4) if times else None,
             "clients": {
                 str(client): {
@@ -195,6 +185,7 @@ class FederatedRun:
         }
         write_json(self.folder.summary_path, summary)
         log.info("partavg: done; %s", self.folder.summary_path)
+        return summary
 
 
 def _mean(values: list[int]) -> int:

@@ -16,6 +16,7 @@ from torch import nn
 from partavg import build
 from partavg.backends.planner import Planner, check_aggregate
 from partavg.config import Config, create
+from partavg.config_toml import dump_sections, parse, section
 from partavg.core.abilities import abilities, shared_names
 from partavg.core.aggregate import Aggregate, weighted_sum
 from partavg.core.rates import Rate
@@ -23,7 +24,6 @@ from partavg.core.seeds import fold, seeded
 from partavg.engines.model import Loss, RowModel
 from partavg.flower.protocol import Agreement
 from partavg.flower.rounds import Rules
-from partavg.tables import dump_sections, parse, section
 
 SECTIONS = ("training", "averaging", "solver", "lr_schedule", "participation", "metrics")
 """Those of a recipe that a Flower app has; what they hold is in docs/recipes.md."""

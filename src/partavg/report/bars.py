@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from html import escape
 
 from partavg.report.chart import ticks
+from partavg.report.palette import LIGHT, class_color
 
 _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 340, 56, 150, 40, 44
 _MOST_NAMED = 20  # classes that the legend has room for
@@ -26,14 +27,14 @@ def bars(title: str, counts: Sequence[Sequence[int]], *, inside: bool = False) -
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {_HEIGHT}" '
             f'width="{width:.0f}" role="img" aria-label="{name}" '
-            f'font-family="system-ui, sans-serif" font-size="12" fill="#57606a">',
-            f'<title>{name}</title><rect width="100%" height="100%" fill="#fff"/>',
-            f'<text x="{_LEFT}" y="22" font-size="15" fill="#1b1f24">{name}</text>',
+            f'font-family="system-ui, sans-serif" font-size="12" fill="{LIGHT.soft}">',
+            f'<title>{name}</title><rect width="100%" height="100%" fill="{LIGHT.page}"/>',
+            f'<text x="{_LEFT}" y="22" font-size="15" fill="{LIGHT.text}">{name}</text>',
         ]
     for mark in marks:
         y = floor - scale * mark
         parts.append(
-            f'<path class="grid" d="M{_LEFT} {y:.1f}H{width - _RIGHT:.1f}" stroke="#d8dee4"/>'
+            f'<path class="grid" d="M{_LEFT} {y:.1f}H{width - _RIGHT:.1f}" stroke="{LIGHT.rule}"/>'
             f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{mark:g}</text>'
         )
     for worker, row in enumerate(counts):
@@ -45,7 +46,7 @@ def bars(title: str, counts: Sequence[Sequence[int]], *, inside: bool = False) -
                 top -= scale * count
                 parts.append(
                     f'<rect x="{left + 0.1 * step:.1f}" y="{top:.2f}" width="{0.8 * step:.1f}" '
-                    f'height="{scale * count:.2f}" fill="{_color(label, classes)}"/>'
+                    f'height="{scale * count:.2f}" fill="{class_color(label, classes)}"/>'
                 )
         parts.append("</g>")
     for worker in range(0, len(counts), -(-len(counts) // 16)):
@@ -61,12 +62,7 @@ def _legend(classes: int, left: float) -> list[str]:
     shown = range(0, classes, -(-classes // _MOST_NAMED))
     return [
         f'<rect x="{left:.0f}" y="{_TOP + 13 * line}" width="10" height="10" '
-        f'fill="{_color(label, classes)}"/>'
+        f'fill="{class_color(label, classes)}"/>'
         f'<text x="{left + 16:.0f}" y="{_TOP + 13 * line + 9}">class {label}</text>'
         for line, label in enumerate(shown)
     ]
-
-
-def _color(label: int, classes: int) -> str:
-    """Hues around the circle; neighbors also differ in lightness."""
-    return f"hsl({360 * label / classes:.0f} 62% {46 if label % 2 else 62}%)"

@@ -9,9 +9,7 @@ from math import ceil, floor, log10
 
 from partavg.report.charts import Chart, Line
 from partavg.report.curves import Curve, thinned
-
-COLORS, DASHES = 8, 5
-"""How many of each page.css has; numbers without a common divisor, so that pairs repeat late."""
+from partavg.report.palette import DASHES, LIGHT
 
 _WIDTH, _HEIGHT = 640, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 22, 12, 40
@@ -57,13 +55,13 @@ def draw(chart: Chart) -> str:
 
 def look(line: Line, chart: Chart) -> str:
     """The CSS classes of a line; where a chart has two kinds of lines, dashes tell them apart."""
-    dashes = int(line.other) if chart.second else line.group % DASHES
-    return f"line c{line.group % COLORS} d{dashes}"
+    dashes = int(line.other) if chart.second else line.group % len(DASHES)
+    return f"line c{line.group % len(LIGHT.lines)} d{dashes}"
 
 
 def swatch(group: int) -> str:
     """A group's line in the legend."""
-    return f'<path class="line c{group % COLORS} d{group % DASHES}" d="M1 4H27"/>'
+    return f'<path class="line c{group % len(LIGHT.lines)} d{group % len(DASHES)}" d="M1 4H27"/>'
 
 
 def path(curve: Curve) -> str:

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from partavg.metrics.table import Metric, presented
 from partavg.report import curves
 from partavg.report.curves import Curve
-from partavg.report.runs import Group, Run
+from partavg.report.runs import Group, ShownRun
 
 _ROUNDS = 6  # in a window in which single rounds are to be seen
 _STEP, _ACCURACY, _BEST = "step", "Accuracy, %", "best local model"
@@ -46,28 +47,24 @@ class Chart:
 
 
 def charts(groups: Sequence[Group]) -> list[Chart]:
-    """Every chart that there is something to draw in."""
+    """Every chart that there is something to draw in: the metrics', others next to them."""
+    before = {"discrepancy": _windows(groups)}
+    after = {"accuracy": [_over_bytes(groups)], "discrepancy": [_rounds(groups), _locals(groups)]}
     found = [
-        _plain("loss", groups, "Training loss", "Mini-batch loss, mean over workers", log=True),
-        _plain("accuracy", groups, "Accuracy", "Averaged model u_k on the test set, %", 100),
-        _over_bytes(groups),
-        _plain("test_loss", groups, "Test loss", "Averaged model u_k on the test set", log=True),
-        *_windows(groups),
-        _plain("discrepancy", groups, "Discrepancy", _DISCREPANCY, log=True),
-        _rounds(groups),
-        _locals(groups),
-        _plain("discrepancy_due", groups, "Discrepancy of the part that is due",
-               "Federated: just before it is averaged", log=True),
-        _plain("seconds", groups, "Seconds per exchange", "Federated: until all answered"),
-    ]  # fmt: skip
+        chart
+        for metric in presented()
+        if metric.chart != "none"
+        for chart in (
+            *before.get(metric.key, ()),
+            _against_steps(metric, groups),
+            *after.get(metric.key, ()),
+        )
+    ]
     return [chart for chart in found if chart.lines]
 
 
-_DISCREPANCY = "(1/m) Σ ‖u_k − x_i‖², after each step"
-
-
 def lines(
-    groups: Sequence[Group], take: Callable[[Run], Curve], *, other: bool = False
+    groups: Sequence[Group], take: Callable[[ShownRun], Curve], *, other: bool = False
 ) -> list[Line]:
     """A line per run; where a group has several, their mean as well."""
     found, number = [], 0
@@ -82,19 +79,12 @@ def lines(
     return found
 
 
-def _plain(
-    metric: str,
-    groups: Sequence[Group],
-    title: str,
-    note: str,
-    scale: float = 1.0,
-    *,
-    log: bool = False,
-) -> Chart:
+def _against_steps(metric: Metric, groups: Sequence[Group]) -> Chart:
     """A metric against the step."""
-    drawn = lines(groups, lambda run: curves.against_steps(run, metric).scaled(1, scale))
-    label = f"{title}, %" if scale == 100 else title
-    return Chart(metric, title, note, _STEP, label, drawn, log)
+    key, scale, title = metric.key, metric.scale, metric.title or metric.key
+    drawn = lines(groups, lambda run: curves.against_steps(run, key).scaled(1, scale))
+    label = f"{title}, {metric.unit}" if metric.unit else title
+    return Chart(key, title, metric.note, _STEP, label, drawn, metric.chart == "log")
 
 
 def _over_bytes(groups: Sequence[Group]) -> Chart:

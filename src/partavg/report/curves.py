@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from partavg.report.runs import Numbers, Run, Series
+from partavg.report.runs import Numbers, Series, ShownRun
 
 
 class Curve(NamedTuple):
@@ -24,12 +24,12 @@ class Curve(NamedTuple):
         return Curve(self.x * x, self.y * y)
 
 
-def against_steps(run: Run, metric: str) -> Curve:
+def against_steps(run: ShownRun, metric: str) -> Curve:
     """A metric at each step at which it was measured."""
     return Curve(*run.series.get(metric, _NOTHING))
 
 
-def against(run: Run, metric: str, other: str) -> Curve:
+def against(run: ShownRun, metric: str, other: str) -> Curve:
     """A metric against another one that was measured after the same steps."""
     series, across = run.series.get(metric), run.series.get(other)
     if series is None or across is None:

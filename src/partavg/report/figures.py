@@ -6,17 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from partavg.report import heat, phases
+from partavg.report import heat, palette, phases
 from partavg.report.charts import Chart, charts
+from partavg.report.palette import DASHES, LIGHT, SHARES, STROKE, class_color
 from partavg.report.runs import Group
 from partavg.report.sections import SPLITS, distinct_splits, few
 
-_COLORS = ("#c2540a", "#0b62c4", "#57606a", "#0a7f5a", "#a0418a", "#946800", "#1c7f9c", "#a02638")
-_DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)), (0, (3, 1.5)))
+_COLORS = LIGHT.lines
+_DASHES = [(0, tuple(length / STROKE for length in dash)) if dash else "-" for dash in DASHES]
 _COLUMN, _HEIGHT = 3.4, 2.3  # inches: a column of a two-column paper
 _LOOK: dict[Any, Any] = {
     "font.size": 8, "axes.titlesize": 8, "axes.spines.top": False, "axes.spines.right": False,
-    "axes.grid": True, "axes.axisbelow": True, "grid.linewidth": 0.4, "grid.color": "#d8dee4",
+    "axes.grid": True, "axes.axisbelow": True, "grid.linewidth": 0.4, "grid.color": LIGHT.rule,
     "legend.frameon": False, "legend.fontsize": 7, "lines.linewidth": 1.1, "pdf.fonttype": 42,
     "svg.fonttype": "none", "svg.hashsalt": "partavg", "figure.constrained_layout.use": True,
 }  # fmt: skip
@@ -108,6 +109,7 @@ def _flattened(chart: Chart) -> bool:
 
 
 def _heat(maps: Sequence[heat.HeatMap], names: Sequence[str]) -> Any:
+    from matplotlib.colors import ListedColormap
     from matplotlib.ticker import MaxNLocator
 
     figure, panels = _axes(down=len(maps), height=1.6)
@@ -117,6 +119,7 @@ def _heat(maps: Sequence[heat.HeatMap], names: Sequence[str]) -> Any:
             aspect="auto",
             interpolation="nearest",
             vmin=0,
+            cmap=ListedColormap(palette.heat(256)),
             extent=(one.steps[0], one.steps[1] + 1, one.parts, 0),
         )
         figure.colorbar(shade, ax=axes)
@@ -134,8 +137,8 @@ def _phases(found: dict[str, phases.Phases]) -> Any:
     left = np.zeros(len(found))
     for place, name in enumerate(names):
         width = np.array([one.get(name, 0.0) for one in found.values()])
-        axes.barh(list(map(_plain, found)), width, left=left, color=_COLORS[(place + 1) % 8],
-                  label=name)  # fmt: skip
+        color = _COLORS[SHARES[place % len(SHARES)]]
+        axes.barh(list(map(_plain, found)), width, left=left, color=color, label=name)
         left += width
     axes.invert_yaxis()
     axes.set_xlabel("seconds")
@@ -144,14 +147,12 @@ def _phases(found: dict[str, phases.Phases]) -> Any:
 
 
 def _splits(splits: Sequence[tuple[list[list[int]], list[str]]]) -> Any:
-    from matplotlib import colormaps
-
     figure, panels = _axes(down=len(splits))
     for axes, (listed, owners) in zip(panels, splits, strict=True):
         counts = np.array(listed)
         floor = np.zeros(len(counts))
         for label, column in enumerate(counts.T):
-            look = {"color": colormaps["tab20"](label % 20), "label": f"class {label}"}
+            look = {"color": class_color(label, len(counts.T)), "label": f"class {label}"}
             axes.bar(np.arange(len(counts)), column, bottom=floor, **look)
             floor += column
         axes.set_ylim(0, 1.05 * floor.max())

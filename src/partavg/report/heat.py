@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from partavg.report import palette
 from partavg.report.runs import Group, Numbers, Series
 
 _COLUMNS, _ROWS = 160, 64
@@ -90,28 +91,17 @@ def draw(one: HeatMap, label: str) -> str:
     )
 
 
-def colors() -> list[str]:
-    """From dark violet over teal to light yellow: even to the eye, and in gray."""
-    anchors = np.array([[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]])
-    places = np.linspace(0, len(anchors) - 1, _LEVELS)
-    channels = [np.interp(places, range(len(anchors)), anchors[:, c]) for c in range(3)]
-    return [
-        "#" + "".join(f"{round(v):02x}" for v in color) for color in zip(*channels, strict=True)
-    ]
-
-
 def section(groups: Sequence[Group], maps: HeatMaps) -> list[str]:
     """The maps of a page, with their scale."""
     if not maps.drawn:
         return []
     more = f"{maps.left_out} more schemes: report fewer at a time to see their maps."
     bar = "".join(
-        f'<rect class="h{level}" x="{level}" width="1" height="1"/>'
-        for level in range(len(colors()))
+        f'<rect class="h{level}" x="{level}" width="1" height="1"/>' for level in range(_LEVELS)
     )
     return [
         "<h2>Discrepancy of each part</h2>",
-        f'<p class="scale soft">0 <svg viewBox="0 0 {len(colors())} 1" aria-hidden="true" '
+        f'<p class="scale soft">0 <svg viewBox="0 0 {_LEVELS} 1" aria-hidden="true" '
         f'preserveAspectRatio="none" shape-rendering="crispEdges">{bar}</svg> the highest of '
         "each map; a part is a row, time goes from left to right.</p>",
         '<div class="charts">',
@@ -137,4 +127,6 @@ def _figure(number: int, group: Group, one: HeatMap) -> str:
 
 def style() -> str:
     """The CSS of the colors."""
-    return "".join(f".h{level}{{fill:{color}}}" for level, color in enumerate(colors()))
+    return "".join(
+        f".h{level}{{fill:{color}}}" for level, color in enumerate(palette.heat(_LEVELS))
+    )

@@ -11,30 +11,30 @@ from typing import Any
 
 from partavg.compare import NOTE
 from partavg.folder import write_text
-from partavg.report import heat, phases, sections
+from partavg.report import heat, palette, phases, sections
 from partavg.report.chart import draw, swatch
 from partavg.report.charts import Chart, charts
 from partavg.report.data import as_json
 from partavg.report.heat import HeatMaps
-from partavg.report.runs import Group, Run, grouped
+from partavg.report.runs import Group, ShownRun, grouped
 from partavg.report.sides import side_by_side
-from partavg.report.table import Table, comparison
+from partavg.report.table import TextTable, comparison
 from partavg.report.words import seen
 
 _MANY = 12  # groups before whose legend stands what shows or hides them all
 
 
-def write_page(path: Path, runs: Sequence[Run], tables: Sequence[Table] = ()) -> Path:
+def write_page(path: Path, runs: Sequence[ShownRun], tables: Sequence[TextTable] = ()) -> Path:
     """Write the page of some runs; `tables` come after the comparison."""
     write_text(path, page(runs, tables))
     return path
 
 
-def page(runs: Sequence[Run], tables: Sequence[Table] = (), *, refresh: float = 0) -> str:
+def page(runs: Sequence[ShownRun], tables: Sequence[TextTable] = (), *, refresh: float = 0) -> str:
     """The page as text; with `refresh` it looks for news every so many seconds."""
     groups = grouped(runs)
     drawn, maps = charts(groups), heat.heat_maps(groups)
-    style = _resource("page.css") + heat.style()
+    style = palette.style() + _resource("page.css") + heat.style()
     script = _script()
     return Template(_resource("page.html")).substitute(
         title=escape(sections.title(groups)),
@@ -51,7 +51,7 @@ def _main(
     groups: Sequence[Group],
     drawn: Sequence[Chart],
     maps: HeatMaps,
-    tables: Sequence[Table],
+    tables: Sequence[TextTable],
 ) -> list[str]:
     if not groups:
         return ["<h1>No runs yet</h1>", "<p>This page fills by itself as soon as a run starts.</p>"]
@@ -128,11 +128,11 @@ def _figure(chart: Chart) -> str:
     )
 
 
-def _environment(run: Run) -> dict[str, Any]:
+def _environment(run: ShownRun) -> dict[str, Any]:
     return {key: value for key, value in run.environment.items() if key != "seed"}
 
 
-def _sides(caption: str, tables: tuple[Table, Table]) -> list[str]:
+def _sides(caption: str, tables: tuple[TextTable, TextTable]) -> list[str]:
     apart, common = tables
     shown = apart.html("sides") if apart.rows else ""
     if not common.rows:

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from partavg.compare import SCHEMES, Entry, Result
-from partavg.folder import Row, RunFolder
+from partavg.compare import SCHEMES, PlannedRun, Result
+from partavg.config_toml import parse, settings
+from partavg.folder import RunFolder
+from partavg.metrics.table import METRICS, Row
 from partavg.recipes.files import read
-from partavg.tables import parse, settings
 
 Numbers = NDArray[np.float64]
 
@@ -31,7 +32,7 @@ class Series(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ShownRun:
     """One run: its name on the page, the scheme it is a seed of, and all that is known of it."""
 
     name: str
@@ -50,7 +51,7 @@ class Group:
     """Runs that differ in their seed only."""
 
     name: str
-    runs: tuple[Run, ...]
+    runs: tuple[ShownRun, ...]
 
     @property
     def result(self) -> Result:
@@ -76,9 +77,9 @@ class Group:
         return f"{len(open_runs)} of {len(self.runs)} unfinished, from step {step}"
 
 
-def grouped(runs: Iterable[Run]) -> list[Group]:
+def grouped(runs: Iterable[ShownRun]) -> list[Group]:
     """The groups of some runs: the usual schemes, alike on every page, then as they appear."""
-    found: dict[str, list[Run]] = {}
+    found: dict[str, list[ShownRun]] = {}
     for run in runs:
         found.setdefault(run.group, []).append(run)
     usual = [name for name in SCHEMES if name in found]
@@ -86,7 +87,7 @@ def grouped(runs: Iterable[Run]) -> list[Group]:
     return [Group(name, tuple(found[name])) for name in names]
 
 
-def of_entries(entries: Sequence[Entry], prefix: str = "") -> list[Run]:
+def of_entries(entries: Sequence[PlannedRun], prefix: str = "") -> list[ShownRun]:
     """The runs of a comparison that were started; a scheme is a group."""
     return [
         load(entry.folder.path, f"{prefix}{entry.scheme}, seed {entry.seed}", prefix + entry.scheme)
@@ -95,7 +96,7 @@ def of_entries(entries: Sequence[Entry], prefix: str = "") -> list[Run]:
     ]
 
 
-def gather(paths: Sequence[Path]) -> list[Run]:
+def gather(paths: Sequence[Path]) -> list[ShownRun]:
     """The runs in some folders: run folders, or folders that contain them."""
     folders: dict[Path, None] = {}
     for path in paths:
@@ -144,13 +145,13 @@ def _what(folder: Path) -> dict[str, Any]:
     return {k: v for k, v in kept.items() if k != "training.seed" and not k.startswith("engine.")}
 
 
-def load(path: Path, name: str, group: str) -> Run:
+def load(path: Path, name: str, group: str) -> ShownRun:
     """Read a run as far as it got."""
     folder = RunFolder(path)
     series = columns(folder.rows()) if folder.metrics_path.exists() else {}
     summary = folder.summary() if folder.finished else None
     steps = [int(one.steps[-1]) for one in series.values()]
-    return Run(
+    return ShownRun(
         name,
         group,
         _settings(path),
@@ -164,11 +165,10 @@ def load(path: Path, name: str, group: str) -> Run:
 
 def _so_far(series: dict[str, Series]) -> Row:
     """What a summary would say of a run that is not finished."""
-    found: Row = {k: float(series[k].values[-1]) for k in ("accuracy", "bytes") if k in series}
-    if "discrepancy" in series:
-        values = series["discrepancy"].values
-        found["mean_discrepancy"] = float(values.mean())
-        found["peak_discrepancy"] = float(values.max())
+    found: Row = {}
+    for key, one in series.items():
+        if key in METRICS:
+            found |= METRICS[key].summarized(one.values.tolist())
     return found
 
 

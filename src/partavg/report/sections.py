@@ -6,7 +6,7 @@ from html import escape
 
 from partavg.report.bars import bars
 from partavg.report.runs import Group
-from partavg.report.table import Table
+from partavg.report.table import TextTable
 from partavg.report.words import scheme, tasks
 
 _FEW = 8  # groups or tasks that are listed without being asked
@@ -53,7 +53,7 @@ def _runs(group: Group) -> str:
     return escape(seeds) + state
 
 
-def clients(group: Group) -> Table:
+def clients(group: Group) -> TextTable:
     """What each client of a federated run sent and received, and when it was away."""
     known = group.runs[0].summary or {}
     rows = [
@@ -67,7 +67,7 @@ def clients(group: Group) -> Table:
         for client, one in (known.get("clients") or {}).items()
     ]
     head = ("client", "samples", "MB sent", "MB received", "away at steps")
-    return Table(f"Clients of {group.name}", head, rows)
+    return TextTable(f"Clients of {group.name}", head, rows)
 
 
 def splits(groups: Sequence[Group]) -> list[str]:

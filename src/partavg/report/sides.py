@@ -3,15 +3,15 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from partavg.report.runs import Group, Run
-from partavg.report.table import Table
+from partavg.report.runs import Group, ShownRun
+from partavg.report.table import TextTable
 
 Keys = Mapping[str, Any]
 
 
 def side_by_side(
-    caption: str, groups: Sequence[Group], take: Callable[[Run], Keys]
-) -> tuple[Table, Table]:
+    caption: str, groups: Sequence[Group], take: Callable[[ShownRun], Keys]
+) -> tuple[TextTable, TextTable]:
     """What differs between groups, or within a single one, and what they have in common."""
     known = list(dict.fromkeys(key for g in groups for run in g.runs for key in take(run)))
     cells = {
@@ -31,8 +31,8 @@ def side_by_side(
     alone = len(groups) == 1 and len(groups[0].runs) == 1
     shared = caption if alone else f"{caption}: what all runs share"
     return (
-        Table(f"{caption}: what differs", (caption.lower(), *names), apart, marked),
-        Table(shared, (caption.lower(), "value"), common),
+        TextTable(f"{caption}: what differs", (caption.lower(), *names), apart, marked),
+        TextTable(shared, (caption.lower(), "value"), common),
     )
 
 

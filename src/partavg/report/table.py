@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from html import escape
 from statistics import mean, stdev
 
-from partavg.compare import COLUMNS
+from partavg.metrics.table import Column, presented
 from partavg.report.runs import Group
 
 _LONG = 48  # letters that a cell has in one line
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TextTable:
     """Text in rows; the first cell of a row names it. Rows in `marked` are set off."""
 
     caption: str
@@ -51,32 +51,31 @@ def _cell(text: str) -> str:
     return f"<td{kind}>{escape(text)}</td>"
 
 
-def columns(groups: Sequence[Group]) -> dict[str, tuple[str, str, float]]:
+def columns(groups: Sequence[Group]) -> list[Column]:
     """The columns of the comparison in which there is something."""
-    return {
-        heading: how
-        for heading, how in COLUMNS.items()
-        if any(group.shown.values(how[0]) for group in groups)
-    }
+    known = {key for group in groups for summary in group.shown.summaries for key in summary}
+    every = (column for metric in presented() for column in metric.columns)
+    return [column for column in every if column.key in known]
 
 
-def comparison(groups: Sequence[Group]) -> Table:
+def comparison(groups: Sequence[Group]) -> TextTable:
     """A row per group: mean, and deviation over its seeds."""
     shown = columns(groups)
     several = any(len(group.runs) > 1 for group in groups)
-    head = ("scheme", *(["seeds"] if several else []), *shown)
+    headings = (column.heading for column in shown)
+    head = ("scheme", *(["seeds"] if several else []), *headings)
     rows = [
         (
             f"{group.name} ({group.status})" if group.status else group.name,
             *([str(len(group.result.summaries))] if several else []),
-            *(group.shown.text(*how) for how in shown.values()),
+            *(group.shown.text(column.key, column.form, column.scale) for column in shown),
         )
         for group in groups
     ]
     caption = "Mean ± standard deviation over seeds" if several else "At the end of each run"
     if not all(group.result.summaries for group in groups):
         caption += "; of schemes with none finished, so far"
-    return Table(caption, head, rows)
+    return TextTable(caption, head, rows)
 
 
 def to_csv(groups: Sequence[Group]) -> str:
@@ -84,13 +83,13 @@ def to_csv(groups: Sequence[Group]) -> str:
     shown = columns(groups)
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    names = [name for key, _, _ in shown.values() for name in (key, f"{key}_deviation")]
+    names = [name for column in shown for name in (column.key, f"{column.key}_deviation")]
     table.writerow(["scheme", "runs", "finished", *names])
     for group in groups:
         finished = len(group.result.summaries)
         numbers: list[object] = []
-        for key, _, _ in shown.values():
-            values = group.result.values(key)
+        for column in shown:
+            values = group.result.values(column.key)
             numbers.append(mean(values) if values else "")
             numbers.append(stdev(values) if len(values) > 1 else "")
         table.writerow([group.name, len(group.runs), finished, *numbers])

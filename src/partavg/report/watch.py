@@ -9,7 +9,7 @@ from threading import Lock
 
 from partavg.folder import RunFolder
 from partavg.report.page import page
-from partavg.report.runs import Run, find, load, named
+from partavg.report.runs import ShownRun, find, load, named
 
 HOST = "127.0.0.1"
 
@@ -24,7 +24,7 @@ class Watcher:
         self._folder, self._every = folder, every
         self._lock = Lock()
         self._stamps: dict[Path, Stamp] | None = None
-        self._runs: dict[Path, Run] = {}
+        self._runs: dict[Path, ShownRun] = {}
         self._page = b""
 
     def page(self) -> bytes:

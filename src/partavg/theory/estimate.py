@@ -27,12 +27,12 @@ from partavg.theory.gradients import Sweep, sweep
 
 _SAMPLES = 256  # of a worker, whose loss is differentiated twice
 
-Progress = Callable[[str, int, int], None]
+OnProgress = Callable[[str, int, int], None]
 """Called with what is measured, how much of it is done, and how much there is."""
 
 
 def unseen(what: str, done: int, total: int) -> None:
-    """The Progress of a caller that does not care."""
+    """The OnProgress of a caller that does not care."""
 
 
 class Spread(NamedTuple):
@@ -115,7 +115,7 @@ def estimate(
     method: str = "auto",
     seed: int = 0,
     device: str | torch.device = "cpu",
-    progress: Progress = unseen,
+    progress: OnProgress = unseen,
 ) -> Estimates:
     """Estimate the constants at the model's parameters; the model itself is not changed.
 

@@ -18,20 +18,20 @@ def exchanges(rank: int, wire: str) -> list[tuple[Tensor, Tensor, Tensor, int]]:
     codec = WIRE_FORMATS[wire].codec
     assert codec
     assert dist.group.WORLD
-    link = Compressed(dist.group.WORLD, codec, 1 / 3)
+    collective = Compressed(dist.group.WORLD, codec, 1 / 3)
     generator = torch.Generator().manual_seed(rank)
     seen = []
     for _ in range(ROUNDS):
         message = torch.randn(SIZE, generator=generator, dtype=torch.float64)
-        total = link(torch.cat([message, message.new_empty(link.room)]), 0)().clone()
-        state = link.state()
+        total = collective(torch.cat([message, message.new_empty(collective.room)]), 0)().clone()
+        state = collective.state()
         owed = torch.zeros(SIZE, dtype=torch.float64)
         if state["late"]:
             owed += state["late"][0]
             width = state["late_sum"][0].shape[1]
             mine = owed[rank * width : (rank + 1) * width]
             mine += state["late_sum"][0][0, : len(mine)]
-        seen.append((message, total, owed, link.bytes))
+        seen.append((message, total, owed, collective.bytes))
     return seen
 
 

@@ -12,10 +12,10 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
-from partavg.backends.current_plan import Course
+from partavg.backends.current_plan import CurrentPlan
 from partavg.backends.distributed.agree import agree
 from partavg.backends.distributed.averager import Averager
-from partavg.backends.distributed.collectives import AllReduce, Link, Machines
+from partavg.backends.distributed.collectives import AcrossMachines, AllReduce, Collective
 from partavg.backends.distributed.compressed import Compressed
 from partavg.backends.distributed.module_row import ModuleRow
 from partavg.backends.distributed.on_optimizer import on_top_of
@@ -108,19 +108,19 @@ def attach(
         agree(groups, {}, error)
         raise
     agree(groups, facts)
-    link: Link
+    collective: Collective
     if manager:
         own_weight, inside = weight, None  # of those alive, found out with every message
-        link = Replicas(manager, row, weight, facts)
+        collective = Replicas(manager, row, weight, facts)
     else:
         own_weight = weight / _sum(weight, groups)
-        link, inside = _links(groups, group, wire, own_weight)
+        collective, inside = _collectives(groups, group, wire, own_weight)
     _start_alike(model, groups)
     if aggregate is not weighted_sum:
         row.remember_start_()
-    course = Course(schedule, adapt, replace(planner, weight=own_weight))
+    current = CurrentPlan(schedule, adapt, replace(planner, weight=own_weight))
     rolls = [RollCall.of(peers) for peers in groups]
-    return Averager(row, optimizer, course, own, link, inside, rolls)
+    return Averager(row, optimizer, current, own, collective, inside, rolls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +227,7 @@ def _named(aggregate: Aggregate) -> str:
 def _check_gathering(
     aggregate: Aggregate, solver: Solver, group: Group | None, wire: str, manager: Manager | None
 ) -> None:
-    """Raise a ValueError for links over which whole messages cannot be collected."""
+    """Raise a ValueError for collectives over which whole messages cannot be collected."""
     check_aggregate(aggregate, solver)
     refused = {"a mesh": isinstance(group, DeviceMesh), f"wire {wire!r}": wire != "full",
                "a manager": manager is not None}  # fmt: skip
@@ -248,17 +248,17 @@ def _sum(weight: float, groups: Sequence[dist.ProcessGroup]) -> float:
     return sum(weights)
 
 
-def _links(
+def _collectives(
     groups: Sequence[dist.ProcessGroup], group: Group | None, wire: str, weight: float
-) -> tuple[Link, AllReduce | None]:
+) -> tuple[Collective, AllReduce | None]:
     """How averages are made, and those inside a machine."""
     if isinstance(group, DeviceMesh):
         inside = AllReduce(groups[1])
-        inside.register.strict = False  # other machines must hear of it too, from the link between
-        return Machines(group), inside
+        inside.trailer.strict = False  # other machines must hear of it too
+        return AcrossMachines(group), inside
     codec = WIRE_FORMATS[wire].codec
     if not groups:
-        return Link(), None
+        return Collective(), None
     return (Compressed(groups[0], codec, weight) if codec else AllReduce(groups[0])), None
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from partavg.backends.current_plan import Course
-from partavg.backends.distributed.collectives import AllReduce, Link
+from partavg.backends.current_plan import CurrentPlan
+from partavg.backends.distributed.collectives import AllReduce, Collective
 from partavg.backends.distributed.module_row import ModuleRow
 from partavg.backends.distributed.on_optimizer import (
     correct_gradients_,
@@ -41,23 +41,28 @@ class Averager:
         self,
         row: ModuleRow,
         optimizer: Optimizer | None,
-        course: Course,
+        current: CurrentPlan,
         solver: Solver,
-        link: Link,
+        collective: Collective,
         inside: AllReduce | None = None,
         rolls: Sequence[RollCall] = (),
     ) -> None:
-        self._row, self._optimizer, self._course = row, optimizer, course
-        self._solver, self._link, self._inside, self._rolls = solver, link, inside, rolls
+        self._row, self._optimizer, self._current = row, optimizer, current
+        self._solver, self._collective, self._inside, self._rolls = (
+            solver,
+            collective,
+            inside,
+            rolls,
+        )
         self._abilities = abilities(solver)
         self._loss: Tensor | None = None
-        course.prepare_(row)
+        current.prepare_(row)
         self._hooks: list[RemovableHandle] = []
         if optimizer:
             if self._abilities.corrects_gradients:
                 self._hooks.append(optimizer.register_step_pre_hook(self._before))
             self._hooks.append(optimizer.register_step_post_hook(self._after))
-        if link.join():
+        if collective.enter():
             with torch.no_grad():
                 self._average_due()
 
@@ -108,13 +113,13 @@ class Averager:
     def consensus(self) -> None:
         """Give all ranks the averaged model u; all must call it after the same step."""
         with self._talking(leaving=True):
-            arrive_(self._row, self._course.plan, self._solver, at_once=True)
+            arrive_(self._row, self._current.plan, self._solver, at_once=True)
             self._meet()
             settle_(
                 self._row,
-                self._course.plan,
+                self._current.plan,
                 only_averaging(self._solver),
-                self._link,
+                self._collective,
                 all_parts=self._abilities.keeps_apart,
             )
 
@@ -128,13 +133,13 @@ class Averager:
 
     def state_dict(self) -> dict[str, Any]:
         """All that a checkpoint needs beside the model and the optimizer; each rank has its own."""
-        return {"row": self._row.state(), "link": self._link.state()}
+        return {"row": self._row.state(), "link": self._collective.state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` gave on this rank."""
         self._row.load_(state["row"])
-        self._course.load(self._row)
-        self._link.load(state["link"], self._row.params.device)
+        self._current.load(self._row)
+        self._collective.load(state["link"], self._row.params.device)
 
     @property
     def steps(self) -> int:
@@ -148,22 +153,22 @@ class Averager:
     @property
     def bytes(self) -> int:
         """Sent by this rank so far, as long as messages are; as much comes back."""
-        return self._link.bytes
+        return self._collective.bytes
 
     @property
     def messages(self) -> int:
         """Sent by this rank so far."""
-        return self._link.messages
+        return self._collective.messages
 
     @property
     def schedule(self) -> Schedule:
         """Which part is due when, as it is now."""
-        return self._course.plan.schedule
+        return self._current.plan.schedule
 
     @property
     def partition(self) -> Partition:
         """How the model is cut, as it is now."""
-        return self._course.plan.partition
+        return self._current.plan.partition
 
     @torch.no_grad()
     def _before(self, *_: Any) -> None:
@@ -180,8 +185,8 @@ class Averager:
     def _talking(self, *, leaving: bool = False) -> Iterator[None]:
         """Messages say where this rank is; one that is lost meanwhile is named."""
         step = self._row.step
-        for link in filter(None, (self._inside, self._link)):
-            link.at(step, leaving=leaving)
+        for collective in filter(None, (self._inside, self._collective)):
+            collective.at(step, leaving=leaving)
         with ExitStack() as stack:
             for roll in self._rolls:
                 stack.enter_context(roll.naming_lost(f"after step {step}"))
@@ -189,22 +194,22 @@ class Averager:
 
     def _meet(self) -> None:
         """Send what the next step would, to no effect: a rank that trains on hears of it."""
-        if not self._link.registers:
+        if not self._collective.trailers:
             return
         if self._inside:
             self._mean_inside(0)  # the ranks of a machine are the same already
-        plan = self._course.plan
+        plan = self._current.plan
         part = next(part for step in count(self._row.step + 1) for part in plan.schedule(step))
         sync, buffers = self._row.sync(part, plan.active_fraction), plan.buffer_parts[part]
         arriving, _ = send(
-            self._row, part, plan, self._solver, self._link, sync=sync, buffers=buffers
+            self._row, part, plan, self._solver, self._collective, sync=sync, buffers=buffers
         )
         arriving()
 
     def _average_due(self) -> None:
-        row, plan = self._row, self._course.plan
+        row, plan = self._row, self._current.plan
         for part in plan.schedule(row.step):
-            average_(row, part, plan, self._solver, self._link, delay=plan.delay)
+            average_(row, part, plan, self._solver, self._collective, delay=plan.delay)
         if row.pending:
             arrive_(row, plan, self._solver)
 
@@ -213,12 +218,12 @@ class Averager:
         if self._inside:
             for part in range(self.schedule.parts):
                 self._mean_inside(part)
-            for register in self._link.registers:
-                register.blame = self._inside.register.blame
+            for trailer in self._collective.trailers:
+                trailer.blame = self._inside.trailer.blame
 
     def _mean_inside(self, part: int) -> None:
         assert self._inside
-        plan, plain, sync = self._course.plan, Mean(), self._row.sync(part)
+        plan, plain, sync = self._current.plan, Mean(), self._row.sync(part)
         spans = plan.partition.parts[part]
         columns = self._row.columns(spans, plan.buffer_parts[part])
         weights = torch.full_like(plan.weights, 1 / self._inside.group.size())
@@ -228,14 +233,14 @@ class Averager:
         deliver_(*columns, arriving(), lengths, {}, spans, solver=plain, sync=sync)
 
     def _adapt(self, rate: float) -> None:
-        adapt = self._course.adapt
+        adapt = self._current.adapt
         if adapt and adapt.heeds_loss:
             if self._loss is None:
                 raise ValueError(
                     f"{type(adapt).__name__} goes by the loss: call averager.see(loss) before "
                     f"every step"
                 )
-            own = self._loss.to(self._row.params) * self._course.plan.weights
-            self._course.see(self._row, reduced(self._link, own)[0], rate)
+            own = self._loss.to(self._row.params) * self._current.plan.weights
+            self._current.see(self._row, reduced(self._collective, own)[0], rate)
             self._loss = None
-        self._course.change_(self._row, self._solver, rate, self._link)
+        self._current.change_(self._row, self._solver, rate, self._collective)

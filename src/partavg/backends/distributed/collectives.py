@@ -9,18 +9,18 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from partavg.backends.distributed.trailer import Register
+from partavg.backends.distributed.trailer import Trailer
 from partavg.core.average import Arriving
 
 
-class Link:
+class Collective:
     """The Reduce of an attached model; this one is that of a process without others."""
 
     room = 0
     bytes = 0
     """Sent by this rank so far, as long as messages are; as much comes back."""
     messages = 0
-    registers: Sequence[Register] = ()
+    trailers: Sequence[Trailer] = ()
 
     def __call__(
         self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
@@ -30,18 +30,18 @@ class Link:
         return lambda: message
 
     def gather(self, rows: Float[Tensor, "m _"]) -> Arriving:
-        """Nobody sends anything; other links that can collect messages say how."""
+        """Nobody sends anything; other collectives that can collect messages say how."""
         self.count(rows.nbytes)
         return lambda: rows
 
-    def join(self) -> bool:
+    def enter(self) -> bool:
         """Meet the others; whether they are in the middle of averaging the part of a step."""
         return False
 
     def at(self, step: int, *, leaving: bool = False) -> None:
         """Messages from now on are about this step; or this rank asks for the consensus."""
-        for register in self.registers:
-            register.step, register.leaving = step, leaving
+        for trailer in self.trailers:
+            trailer.step, trailer.leaving = step, leaving
 
     def count(self, size: int) -> None:
         """A message of that many bytes is sent."""
@@ -56,33 +56,33 @@ class Link:
         """Go on from what `state` gave."""
 
 
-class AllReduce(Link):
-    """One collective per message, with a register of the ranks behind it."""
+class AllReduce(Collective):
+    """One collective per message, with a trailer of the ranks behind it."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group = group
-        self.register = Register(dist.get_process_group_ranks(group), dist.get_rank(group))
-        self.registers = [self.register]
-        self.room = self.register.room
+        self.trailer = Trailer(dist.get_process_group_ranks(group), dist.get_rank(group))
+        self.trailers = [self.trailer]
+        self.room = self.trailer.room
 
     def __call__(
         self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
     ) -> Arriving:
         """Sign and send; what comes back is read when it is waited for."""
-        self.register.sign_(message)
+        self.trailer.sign_(message)
         return self.begin(message)
 
     def gather(self, rows: Float[Tensor, "m _"]) -> Arriving:
         """Sign and send one's own row to all."""
         message = torch.nn.functional.pad(rows[0], (0, self.room))
-        self.register.sign_(message)
+        self.trailer.sign_(message)
         self.count(rows.nbytes)
         every = message.new_empty(dist.get_world_size(self.group), len(message))
         work = dist.all_gather(list(every), message, group=self.group, async_op=True)
 
         def arriving() -> Tensor:
             work.wait()
-            self.register.read(every[:, -self.room :].sum(0))
+            self.trailer.read(every[:, -self.room :].sum(0))
             return every[:, : -self.room]
 
         return arriving
@@ -95,13 +95,13 @@ class AllReduce(Link):
 
         def arriving() -> Tensor:
             work.wait()
-            self.register.read(tail)
+            self.trailer.read(tail)
             return body
 
         return arriving
 
 
-class Machines(Link):
+class AcrossMachines(Collective):
     """Sums between machines whose own ranks hold the same: each rank sends its share of a message.
 
     Then the shares are put together inside the machine. The mesh is machines × ranks of a machine.
@@ -110,18 +110,18 @@ class Machines(Link):
     def __init__(self, mesh: DeviceMesh) -> None:
         self._between, self._inside = mesh.get_group(0), mesh.get_group(1)
         machine, self._own = mesh.get_local_rank(0), mesh.get_local_rank(1)
-        self.registers = [Register(peers, machine) for peers in mesh.mesh.T.tolist()]
+        self.trailers = [Trailer(peers, machine) for peers in mesh.mesh.T.tolist()]
 
     def __call__(
         self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
     ) -> Arriving:
         """Send this rank's share; the others' are waited for with it."""
-        register, ranks = self.registers[self._own], len(self.registers)
+        trailer, ranks = self.trailers[self._own], len(self.trailers)
         width = -(-len(message) // ranks)
-        share = message.new_zeros(width + register.room)
+        share = message.new_zeros(width + trailer.room)
         own = message[self._own * width : (self._own + 1) * width]
         share[: len(own)] = own
-        register.sign_(share)
+        trailer.sign_(share)
         self.count(own.nbytes)
         work = dist.all_reduce(share, group=self._between, async_op=True)
 
@@ -129,7 +129,7 @@ class Machines(Link):
             work.wait()
             shares = share.new_empty(ranks, len(share))
             dist.all_gather(list(shares), share, group=self._inside)
-            for peers, tail in zip(self.registers, shares[:, width:], strict=True):
+            for peers, tail in zip(self.trailers, shares[:, width:], strict=True):
                 peers.read(tail)
             return shares[:, :width].flatten()[: len(message)]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from partavg.backends.distributed.collectives import AllReduce
-from partavg.backends.distributed.trailer import Entry
+from partavg.backends.distributed.trailer import RankReport
 from partavg.core.average import Arriving
 from partavg.core.wire_formats import BLOCK, Codec
 
@@ -39,7 +39,7 @@ class Compressed(AllReduce):
         self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
     ) -> Arriving:
         """Send from the thread."""
-        own = self.register.sign_(message).clone()  # here, for it says where this rank is now
+        own = self.trailer.sign_(message).clone()  # here, for it says where this rank is now
         return self._thread.submit(self._sum, message, own, None if exact else key).result
 
     def state(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class Compressed(AllReduce):
         packed = self._codec.pack(shares)
         self._late[key] = change - self._unpacked(packed, change.dtype).flatten()[: len(change)]
         mine, entries = self._deal(packed, own)
-        self.register.check(entries)
+        self.trailer.check(entries)
 
         part = self._unpacked(mine, change.dtype).sum(0, keepdim=True)
         part += self._late_sum.get(key, 0)
@@ -83,14 +83,14 @@ class Compressed(AllReduce):
         self.count(packed.nbytes)
         return self._unpacked(gathered, change.dtype).flatten()[: len(change)]
 
-    def _deal(self, packed: Tensor, own: Tensor) -> tuple[Tensor, list[Entry]]:
+    def _deal(self, packed: Tensor, own: Tensor) -> tuple[Tensor, list[RankReport]]:
         """Give each rank its share, one's own entry behind it; get one's share of all ranks."""
         entry = own.float().view(torch.uint8).expand(len(packed), -1)
         given = torch.cat([packed, entry], 1)
         taken = torch.empty_like(given)
         dist.all_to_all_single(taken, given, group=self.group)
         entries = taken[:, packed.shape[1] :].contiguous().view(torch.float32)
-        return taken[:, : packed.shape[1]].contiguous(), [Entry(*e) for e in entries.tolist()]
+        return taken[:, : packed.shape[1]].contiguous(), [RankReport(*e) for e in entries.tolist()]
 
     def _unpacked(self, packed: Tensor, dtype: torch.dtype) -> Tensor:
         return self._codec.unpack(packed).to(dtype)

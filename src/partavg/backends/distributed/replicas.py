@@ -8,7 +8,7 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 
-from partavg.backends.distributed.collectives import Link
+from partavg.backends.distributed.collectives import Collective
 from partavg.backends.distributed.trailer import NotFinite
 from partavg.core.average import Arriving
 from partavg.core.workers import Workers
@@ -38,7 +38,7 @@ class Manager(Protocol):
         ...
 
 
-class Replicas(Link):
+class Replicas(Collective):
     """Averages over the replicas that are alive.
 
     A replica that returns is told the step only. It has a say in a part from the time on that it
@@ -63,7 +63,7 @@ class Replicas(Link):
         self._open = self._leaving = False
         manager.register_state_dict_fn("partavg", self._take_step, self._give_step)
 
-    def join(self) -> bool:
+    def enter(self) -> bool:
         """Meet those alive, who tell this replica their step if it returns."""
         self._open = True
         self._manager.start_quorum()

@@ -8,12 +8,12 @@ from typing import NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
-from partavg.backends.stragglers import Tempo
+from partavg.backends.stragglers import Stragglers
 
 _WRAP = 1 << 20  # steps are sent modulo this: exact in any dtype of messages
 
 
-class Entry(NamedTuple):
+class RankReport(NamedTuple):
     """What a rank says of itself."""
 
     step: float
@@ -29,7 +29,7 @@ class NotFinite(ArithmeticError):
     """A rank met a number that is not finite; no other rank was touched by it."""
 
 
-class Register:
+class Trailer:
     """An entry per rank behind every message, summed along with it: each rank fills in its own.
 
     So that all ranks know of the same trouble at the same message, and stop with the same sentence.
@@ -37,20 +37,20 @@ class Register:
 
     def __init__(self, ranks: Sequence[int], mine: int) -> None:
         self._ranks, self._mine = ranks, mine
-        self._tempo, self._last = Tempo(ranks), 0
+        self._stragglers, self._last = Stragglers(ranks), 0
         self._waiting: Tensor | None = None
         self._resumed = perf_counter()
         self.step = 0
         self.leaving = False
         self.strict = True
-        """Whether a number that is not finite is an error, or left to another register to tell."""
+        """Whether a number that is not finite is an error, or left to another trailer to tell."""
         self.blame = ranks[mine]
         """The rank to name if this one's numbers are not finite."""
 
     @property
     def room(self) -> int:
         """Columns that the entries take."""
-        return len(Entry._fields) * len(self._ranks)
+        return len(RankReport._fields) * len(self._ranks)
 
     def sign_(self, message: Float[Tensor, "_"]) -> Float[Tensor, "4"]:
         """Write one's own entry behind a message, and return it."""
@@ -72,9 +72,9 @@ class Register:
         if entries.is_cuda:
             now, self._waiting = self._waiting, entries.clone()
         if now is not None:
-            self.check([Entry(*entry) for entry in now.view(len(self._ranks), -1).tolist()])
+            self.check([RankReport(*entry) for entry in now.view(len(self._ranks), -1).tolist()])
 
-    def check(self, entries: Sequence[Entry]) -> None:
+    def check(self, entries: Sequence[RankReport]) -> None:
         """Raise an error that names a rank that is elsewhere, or sends what is not finite."""
         first = entries[0]
         for rank, entry in zip(self._ranks, entries, strict=True):
@@ -98,11 +98,11 @@ class Register:
         """Warn once of a rank that all others wait for."""
         passed = max(1, self.step - self._last)
         self._last = self.step
-        warning = self._tempo.take([each / passed for each in seconds])
+        warning = self._stragglers.take([each / passed for each in seconds])
         if warning and self._mine == 0:
             warnings.warn(warning, stacklevel=2)
 
 
-def _deed(entry: Entry) -> str:
+def _deed(entry: RankReport) -> str:
     done = "asks for the consensus" if entry.leaving else "averages"
     return f"{done} after step {entry.step:.0f}"

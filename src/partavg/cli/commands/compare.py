@@ -49,22 +49,23 @@ def compare(
     from partavg import recipe as recipes
     from partavg.build import check
     from partavg.cli import drive, output
-    from partavg.cli.display import comparison_table, display
+    from partavg.cli.display import comparison_table
     from partavg.cli.job import job
     from partavg.config import create
     from partavg.data.root import root
     from partavg.report.page import write_page
     from partavg.report.runs import of_entries
+    from partavg.sinks.progress import display
 
     console = output.console()
     with job() as this:
-        with output.bad_input(this.team.together()), output.plain_warnings():
+        with output.bad_input(this.processes.together()), output.plain_warnings():
             options.check_resume(out, resume=resume, force=force)
             chosen = recipes.load(recipe, overrides)
             out = this.out(out, "compare")
             named = [name.strip() for name in (schemes or "").split(",") if name.strip()]
             names = named if schemes else list(comparing.schemes_of(chosen))
-            entries = comparing.plan(chosen, names, seeds, out)
+            entries = comparing.planned_runs(chosen, names, seeds, out)
             samples = create("data", entries[0].config.data, root(data))
             for entry in entries:
                 check(entry.config, samples)

@@ -54,10 +54,10 @@ def reproduce(
     from partavg.build import check
     from partavg.cli import drive, output, reproduce_report
     from partavg.cli.datasets import Datasets
-    from partavg.cli.display import display
     from partavg.cli.job import job
     from partavg.data.root import root
     from partavg.report.page import write_page
+    from partavg.sinks.progress import display
 
     console = output.console()
     # What is left of a run is its summary: the states of 128 large models would fill a disk.
@@ -65,7 +65,7 @@ def reproduce(
     settings += [f"training.scale={scale}"] if scale != 1 else []
     store = Datasets(root(data))
     with job() as this:
-        with output.bad_input(this.team.together()), output.plain_warnings():
+        with output.bad_input(this.processes.together()), output.plain_warnings():
             options.check_resume(out, resume=resume, force=force)
             names = reproducing.select(target, rows)
             out = this.out(out, f"reproduce-{target.replace('/', '-')}")

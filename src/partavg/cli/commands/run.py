@@ -43,16 +43,16 @@ def run(
     from partavg import compare as comparing
     from partavg import recipe as recipes
     from partavg.cli import drive, output
-    from partavg.cli.display import display
     from partavg.cli.job import job
     from partavg.config import create
     from partavg.data.root import root
     from partavg.folder import RunFolder
     from partavg.report.page import write_page
     from partavg.report.runs import gather
+    from partavg.sinks.progress import display
 
     with job() as this:
-        with output.bad_input(this.team.together()), output.plain_warnings():
+        with output.bad_input(this.processes.together()), output.plain_warnings():
             options.check_resume(out, resume=resume, force=force)
             found = recipes.load(recipe, overrides)
             config = comparing.chosen(found, scheme)

@@ -12,7 +12,9 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from partavg.config import COMPONENTS, Component, Config
 from partavg.core.partition import PARTITIONS
 from partavg.core.solver import Solver
+from partavg.metrics.table import METRICS
 from partavg.registry import suggestion
+from partavg.sinks import SINKS
 from partavg.solvers import SOLVERS
 
 _FINITE = ConfigDict(allow_inf_nan=False)
@@ -34,6 +36,10 @@ def parse(table: Table) -> Config:
     config = Config(**sections)
     training, averaging = config.training, config.averaging
     PARTITIONS.find(averaging.partition, "averaging.partition")
+    for name in config.metrics.extra or ():
+        METRICS.find(name, "metrics.extra")
+    for name in config.metrics.sinks or ():
+        SINKS.find(name, "metrics.sinks")
     if averaging.parts is None:
         parts = 1 if averaging.partition == "whole" else averaging.interval
         averaging = replace(averaging, parts=parts)
@@ -100,7 +106,12 @@ def differences(one: Config, other: Config) -> list[str]:
 
 def settings(config: Config) -> dict[str, Any]:
     """All keys of a config, `section.key`, as TOML gives them back."""
-    table = tomllib.loads(dump(config))
+    return flat_keys(dump(config))
+
+
+def flat_keys(text: str) -> dict[str, Any]:
+    """All keys of a TOML text that consists of sections, `section.key`."""
+    table = tomllib.loads(text)
     return {f"{section}.{key}": v for section, values in table.items() for key, v in values.items()}
 
 

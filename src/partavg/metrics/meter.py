@@ -1,0 +1,127 @@
+"""The meter of a run: rows of metrics from what happens, and the seconds of its phases."""
+
+from dataclasses import replace
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from partavg.backends.simulate import Simulation
+from partavg.config import Metrics
+from partavg.core.loop import Record, unwatched
+from partavg.metrics.moment import Moment, Samples, due
+from partavg.metrics.table import METRICS, Metric, Row, Value, is_extra
+
+
+class Stopwatch:
+    """Adds up the seconds spent in each phase of the training loop."""
+
+    def __init__(self, seconds: dict[str, float], device: torch.device) -> None:
+        self._seconds = seconds
+        self._cuda = device if device.type == "cuda" else None
+        self._phase = ""
+        self._began = 0.0
+
+    def __call__(self, phase: str) -> None:
+        """A phase begins: what passed since the last call belongs to the one before."""
+        if self._cuda:
+            torch.cuda.synchronize(self._cuda)
+        now = perf_counter()
+        if self._phase:
+            self._seconds[self._phase] = self._seconds.get(self._phase, 0.0) + now - self._began
+        self._phase, self._began = phase, now
+
+
+class PendingRow:
+    """A row of metrics; some of its numbers may still be on their way from a GPU.
+
+    Nothing waits for them until they are asked for: a GPU can go on with the next step.
+    """
+
+    def __init__(self, values: dict[str, Value]) -> None:
+        self._row: Row = dict(values)
+        self._numbers = {key: value for key, value in values.items() if isinstance(value, Tensor)}
+        self._sent: torch.cuda.Event | None = None
+        if any(tensor.is_cuda for tensor in self._numbers.values()):
+            self._numbers = {key: _on_the_way(tensor) for key, tensor in self._numbers.items()}
+            self._sent = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._sent.record()
+
+    def row(self) -> Row:
+        """The row with all its numbers."""
+        if self._sent:
+            self._sent.synchronize()
+        for key, tensor in self._numbers.items():
+            self._row[key] = tensor.tolist()
+        return self._row
+
+
+def _on_the_way(tensor: Tensor) -> Tensor:
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return host.copy_(tensor, non_blocking=True)
+
+
+class Meter:
+    """Measures what the table of metrics holds, when it is due, and keeps the time if asked."""
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        options: Metrics,
+        steps: int,
+        *,
+        train: Samples | None = None,
+        test: Samples | None = None,
+    ) -> None:
+        self._simulation, self._options = simulation, options
+        self._metrics = _asked(options)
+        self._before_averaging: dict[str, Value] = {}
+        self.timings: dict[str, float] = {}
+        """Seconds in each phase, where they are wanted."""
+        self._now = Moment(simulation, options, steps, train, test, timings=self.timings)
+        device = simulation.workers.params.device
+        self._lap = Stopwatch(self.timings, device) if options.timings else unwatched
+
+    def watch(self, phase: str) -> None:
+        """Follow the training loop through its phases."""
+        if phase == "averaging" and self._round_ends():
+            self._lap("evaluation")
+            self._before_averaging = self._measured("round")
+        self._lap(phase)
+
+    def measure(self, record: Record) -> PendingRow:
+        """What is known after a step; not all of it need be finite."""
+        values = {"step": record.step, **self._measured("step", record), **self._before_averaging}
+        self._before_averaging = {}
+        return PendingRow(values)
+
+    def end(self, seconds: float = 0.0) -> Row:
+        """What is measured once, after all steps, which took so many seconds."""
+        return PendingRow(self._measured("end", seconds=seconds)).row()
+
+    def _measured(
+        self, when: str, record: Record | None = None, seconds: float = 0.0
+    ) -> dict[str, Value]:
+        """What is due at this moment."""
+        moment = replace(self._now, taken=record, seconds=seconds)
+        found = {m.key: m.measure(moment) for m in self._metrics if m.measure and m.when == when}
+        return {key: value for key, value in found.items() if value is not None}
+
+    def _round_ends(self) -> bool:
+        schedule = self._simulation.schedule
+        gone = self._simulation.workers.step - schedule.start
+        return due(gone, self._options.round_losses_every * schedule.interval)
+
+
+def _asked(options: Metrics) -> list[Metric]:
+    """The metrics of a run in the order of its rows: local models' as the recipe lists them."""
+    listed = dict.fromkeys(f"accuracy_{view}" for view in options.local_accuracy)
+    keys = iter(listed)
+    known = [next(keys) if key in listed else key for key in METRICS]
+    return [METRICS[key] for key in known if not is_extra(key) or key in (options.extra or ())]
+
+
+def finite(row: Row) -> bool:
+    """Whether all numbers of a row are."""
+    values = torch.tensor([v for x in row.values() for v in (x if isinstance(x, list) else [x])])
+    return bool(values.isfinite().all())

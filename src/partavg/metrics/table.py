@@ -1,0 +1,243 @@
+"""The table of metrics: an entry and a function for each, from measuring to charts."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, get_args
+
+from torch import Tensor
+
+from partavg.config import LocalAccuracy
+from partavg.metrics.moment import Moment
+from partavg.registry import Names
+
+Row = dict[str, Any]
+"""One line of metrics.jsonl: `step`, and what was measured after it."""
+
+Value = Tensor | float | list[float] | Mapping[str, float] | None
+"""A number or some, perhaps still on a GPU; None where nothing is due."""
+
+Measure = Callable[[Moment], Value]
+Kind = Literal["result", "spread", "cost"]
+"""How good the models are, how far apart, and what that took: the order of tables and charts."""
+
+UNITS = {"%": 100.0, "MB": 1e-6}
+"""What a value is multiplied by to be shown in a unit; in any other it is shown as it is."""
+
+TAKES: dict[str, Callable[[Sequence[Any]], Any]] = {
+    "last": lambda values: values[-1],
+    "mean": lambda values: sum(values) / len(values),
+    "peak": max,
+    "lowest": min,
+}
+"""How a summary takes the values of a run."""
+
+
+class Column(NamedTuple):
+    """A column of the comparison: a number of the summaries, its format and its scale."""
+
+    heading: str
+    key: str
+    form: str
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One thing that is measured, and how summaries, tables, charts and progress show it."""
+
+    key: str
+    """Its name in metrics.jsonl."""
+    measure: Measure | None = None
+    """None where something else writes it, as the server of a federation does."""
+    title: str = ""
+    """Of its chart."""
+    note: str = ""
+    """What stands below the title."""
+    unit: str = ""
+    """"%" shows 100 times the value, "MB" a millionth of it."""
+    kind: Kind = "result"
+    when: Literal["step", "round", "end"] = "step"
+    """After each step; at the end of rounds, before averaging, as often as
+    `metrics.round_losses_every` says; or once, after all steps, for the summary only."""
+    summary: tuple[str, ...] = ("last",)
+    """Which of TAKES a summary holds: the last under its key, the mean as `mean_key`."""
+    column: str = ""
+    """The heading in the comparison; without one there is no column."""
+    form: str = ".4g"
+    """The format of the numbers in that column."""
+    chart: Literal["none", "plain", "log"] = "plain"
+    """A curve against the step; whether a logarithmic scale may be asked for."""
+    progress: str = ""
+    """How progress shows it, for example "loss {:.3f}"; empty is not at all."""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z]\w*", self.key, re.ASCII):
+            raise ValueError(
+                f"metric {self.key!r} cannot name a column: use small letters, digits and _"
+            )
+        for take in self.summary:
+            if take not in TAKES:
+                raise ValueError(
+                    f"metric {self.key!r} cannot be summarized by {take!r}: use {', '.join(TAKES)}"
+                )
+
+    @property
+    def scale(self) -> float:
+        """What its value is multiplied by to be shown."""
+        return UNITS.get(self.unit, 1.0)
+
+    @property
+    def columns(self) -> list[Column]:
+        """Its columns in the comparison."""
+        taken = self.summary if self.column else ()
+        headings = [self.column if take == "last" else f"{take} {self.column}" for take in taken]
+        return [
+            Column(heading, self._kept_as(take), self.form, self.scale)
+            for heading, take in zip(headings, taken, strict=True)
+        ]
+
+    def summarized(self, values: Sequence[Any]) -> Row:
+        """What a summary holds of its values; nothing of one that is measured at the end."""
+        if self.when == "end" or not values:
+            return {}
+        return {self._kept_as(take): TAKES[take](values) for take in self.summary}
+
+    def shown(self, value: float) -> str:
+        """Its newest value, as progress shows it."""
+        return self.progress.format(_rounded(self.scale * value))
+
+    def _kept_as(self, take: str) -> str:
+        return self.key if take == "last" else f"{take}_{self.key}"
+
+
+def presented() -> list[Metric]:
+    """All metrics in the order of tables and charts: results first, costs last."""
+    return sorted(METRICS.values(), key=_rank)
+
+
+def columns(summaries: Iterable[Row]) -> list[Column]:
+    """The columns of a comparison: the usual ones, and those from outside that a summary has."""
+    known = {key for summary in summaries for key in summary}
+    return [
+        column
+        for metric in presented()
+        for column in metric.columns
+        if not is_extra(metric.key) or column.key in known
+    ]
+
+
+def is_extra(key: str) -> bool:
+    """Whether a metric came from outside: it is measured where `metrics.extra` names it."""
+    return key not in _OWN
+
+
+def summarize(rows: Sequence[Row], ended: Row) -> Row:
+    """What a summary says of a run, from its rows and what was measured at its end."""
+    found: list[tuple[Metric, Row]] = []
+    for key in dict.fromkeys([*rows[-1], *METRICS]):
+        if key in METRICS:
+            values = [row[key] for row in rows if row.get(key) is not None]
+            found.append((METRICS[key], METRICS[key].summarized(values)))
+    found += [(METRICS[key], {key: value}) for key, value in ended.items()]
+    return {
+        key: v for _, kept in sorted(found, key=lambda f: _rank(f[0])) for key, v in kept.items()
+    }
+
+
+def number(value: float, form: str) -> str:
+    """A number for a table; what is only rounding error reads as 0."""
+    return format(_rounded(value), form).rstrip(".")
+
+
+def _rounded(value: float) -> float:
+    return 0.0 if abs(value) < 1e-9 else value
+
+
+def _rank(metric: Metric) -> int:
+    return get_args(Kind).index(metric.kind)
+
+
+def _discrepancy(at: Moment) -> Value:
+    return at.columns_apart.sum() if at.due(at.options.discrepancy_every) else None
+
+
+def _discrepancy_parts(at: Moment) -> Value:
+    wanted = at.options.discrepancy_parts and at.due(at.options.discrepancy_every)
+    return at.simulation.per_part(at.columns_apart) if wanted else None
+
+
+def _smallest_local(at: Moment) -> Value:
+    return min(found.loss for found in at.simulation.evaluate_workers(at.round_samples))
+
+
+def _timings(at: Moment) -> Value:
+    return {phase: round(seconds, 3) for phase, seconds in at.timings.items()} or None
+
+
+def _locals() -> Iterator[Metric]:
+    """The accuracy of local models, as seen in several ways."""
+    views: dict[LocalAccuracy, Callable[[list[float]], Value]] = {
+        "best": max,
+        "mean": lambda each: sum(each) / len(each),
+        "first": lambda each: each[0],
+        "all": list,
+    }
+
+    def seen(view: LocalAccuracy) -> Measure:
+        def measure(at: Moment) -> Value:
+            wanted = view in at.options.local_accuracy and at.evaluates
+            return views[view](at.local_accuracies) if wanted else None
+
+        return measure
+
+    return (Metric(f"accuracy_{view}", seen(view), unit="%", chart="none") for view in views)
+
+
+class MetricNames(Names[Metric]):
+    """Metrics by their keys."""
+
+    def check(self, name: str, thing: Metric) -> None:
+        """Raise a ValueError for what is no metric, or is called otherwise."""
+        if not isinstance(thing, Metric):
+            raise ValueError(f"{thing!r} cannot be a metric: give a partavg.Metric")
+        if thing.key != name:
+            raise ValueError(f"metric {name!r} has the key {thing.key!r}: they must be the same")
+
+
+METRICS = MetricNames("metric", {
+    metric.key: metric
+    for metric in (
+        Metric("loss", lambda at: at.loss, "Training loss", "Mini-batch loss, mean over workers",
+               summary=(), chart="log", progress="loss {:.3f}"),
+        Metric("lr", lambda at: at.record.lr, summary=(), chart="none"),
+        Metric("bytes", lambda at: at.record.bytes, unit="MB", kind="cost", column="MB sent",
+               form=".1f", chart="none"),
+        Metric("messages", lambda at: at.record.messages, kind="cost", column="messages sent",
+               form=".0f", chart="none"),
+        Metric("discrepancy", _discrepancy, "Discrepancy",
+               "(1/m) Σ ‖u_k − x_i‖², after each step", kind="spread", summary=("mean", "peak"),
+               column="discrepancy", form="#.3g", chart="log", progress="discrepancy {:.3g}"),
+        Metric("discrepancy_parts", _discrepancy_parts, kind="spread", summary=(), chart="none"),
+        Metric("accuracy", lambda at: at.on_test.accuracy if at.evaluates else None, "Accuracy",
+               "Averaged model u_k on the test set, %", unit="%", column="accuracy %", form=".2f",
+               progress="acc {:.1f}%"),
+        Metric("test_loss", lambda at: at.on_test.loss if at.evaluates else None, "Test loss",
+               "Averaged model u_k on the test set", chart="log"),
+        *_locals(),
+        Metric("loss_smallest_local", _smallest_local, when="round", summary=(), chart="none"),
+        Metric("loss_global", lambda at: at.simulation.evaluate(at.round_samples).loss,
+               when="round", summary=(), chart="none"),
+        Metric("train_loss", lambda at: at.on_train.loss if at.train else None, when="end",
+               column="training loss", form=".3f", chart="none"),
+        Metric("discrepancy_due", None, "Discrepancy of the part that is due",
+               "Federated: just before it is averaged", kind="spread", summary=(), chart="log"),
+        Metric("seconds", lambda at: round(at.seconds, 3), "Seconds per exchange",
+               "Federated: until all answered", kind="cost", when="end", column="seconds",
+               form=".1f"),
+        Metric("timings", _timings, kind="cost", when="end", chart="none"),
+    )
+})  # fmt: skip
+"""All metrics, in the order of a row's keys."""
+
+_OWN = frozenset(METRICS)

@@ -1,0 +1,17 @@
+"""Where the metrics of a run go while it goes on, and which of these places a recipe can name."""
+
+from collections.abc import Callable
+
+from partavg.config import Metrics
+from partavg.registry import Names
+from partavg.sinks.sink import Sink
+from partavg.sinks.tensorboard import TensorBoard
+
+SINKS: Names[Callable[[], Sink]] = Names("sink", {"tensorboard": TensorBoard})
+"""Sinks that a recipe turns on by name; what they need is opened when a run begins."""
+
+
+def chosen(options: Metrics) -> list[Sink]:
+    """The sinks that a recipe turns on; a ValueError if one cannot be used."""
+    names = [*(["tensorboard"] if options.tensorboard else []), *(options.sinks or ())]
+    return [SINKS[name]() for name in dict.fromkeys(names)]

@@ -1,0 +1,135 @@
+"""What a person sees while runs go on: bars in a terminal, plain lines elsewhere."""
+
+from time import monotonic
+from typing import Protocol, Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from partavg.metrics.table import Row, presented
+from partavg.sinks.sink import RunInfo, Sink
+
+_LINE_EVERY = 10.0  # seconds between plain lines of one run
+
+
+class Display(Sink, Protocol):
+    """A sink that shows the progress of runs, one after another."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def say(self, text: str) -> None:
+        """Show a line of text above the progress."""
+        ...
+
+
+def display(console: Console) -> Display:
+    """The display that suits the console."""
+    return Bars(console) if console.is_terminal else Lines(console)
+
+
+class Bars:
+    """A progress bar per run."""
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=10),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[status]}"),
+            TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+            console=console,
+        )
+        self._status = Status()
+        self._task = TaskID(0)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def say(self, text: str) -> None:
+        """Print above the bars."""
+        self._progress.console.print(text, highlight=False, markup=False)
+
+    def begin(self, about: RunInfo) -> None:
+        """Add a bar."""
+        self._status = Status()
+        total, done = about.steps, about.step
+        self._task = self._progress.add_task(about.label, total=total, completed=done, status="")
+
+    def take(self, row: Row) -> None:
+        """Move the newest bar."""
+        self._status.take(row)
+        self._progress.update(self._task, completed=row["step"], status=str(self._status))
+
+    def end(self, summary: Row | None) -> None:
+        """Leave the bar where it is."""
+
+
+class Lines:
+    """A line now and then, for logs and pipes."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._status = Status()
+        self._about = RunInfo("", 0)
+        self._began = self._shown = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        """Print."""
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def begin(self, about: RunInfo) -> None:
+        """Begin to watch a run."""
+        self._status, self._about = Status(), about
+        self._began = self._shown = monotonic()
+
+    def take(self, row: Row) -> None:
+        """Print a line if the last one is old or the run is over."""
+        self._status.take(row)
+        now, step, about = monotonic(), row["step"], self._about
+        if step < about.steps and now - self._shown < _LINE_EVERY:
+            return
+        self._shown = now
+        left = (now - self._began) / (step - about.step) * (about.steps - step)
+        self.say(f"{about.label}: step {step}/{about.steps}, {self._status}, {left:.0f} s left")
+
+    def end(self, summary: Row | None) -> None:
+        """Say no more."""
+
+
+class Status:
+    """The newest value of each metric."""
+
+    def __init__(self) -> None:
+        self._row: Row = {}
+
+    def take(self, row: Row) -> None:
+        """Keep what is new; a row has only what was measured at its step."""
+        self._row |= row
+
+    def __str__(self) -> str:
+        row = self._row
+        shown = [
+            metric.shown(row[metric.key])
+            for metric in presented()
+            if metric.progress and row.get(metric.key) is not None
+        ]
+        return " ".join([*shown, *([row["ranks"]] if "ranks" in row else [])])

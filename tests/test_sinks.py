@@ -1,0 +1,239 @@
+"""Sinks: what they are told of runs, comparisons, federations and simulations, and their faults."""
+
+import errno
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from tests import tasks
+from tests.cli.program import RECIPE
+from tests.together import together
+
+import partavg
+from partavg.cli import main
+from partavg.config_toml import parse
+from partavg.run import Diverged
+from partavg.sinks import SINKS
+from partavg.sinks.jsonl import JsonLines
+from partavg.sinks.sink import Feed, RunInfo, Sink, SinkFailed
+
+ASKED = {"metrics": {"sinks": ["recorder"]}}
+
+
+class Recorder:
+    """A sink that keeps what it was told; at `fails` it raises what is given."""
+
+    def __init__(self, events: list[tuple[str, Any]], **fails: Exception) -> None:
+        self._events, self._fails = events, fails
+
+    def _tell(self, what: str, value: Any) -> None:
+        self._events.append((what, value))
+        if what in self._fails:
+            raise self._fails[what]
+
+    def begin(self, about: RunInfo) -> None:
+        self._tell("begin", about)
+
+    def take(self, row: dict) -> None:
+        self._tell("take", row)
+
+    def end(self, summary: dict | None) -> None:
+        self._tell("end", summary)
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
+    """What a sink named recorder is told."""
+    told: list[tuple[str, Any]] = []
+    monkeypatch.setitem(SINKS, "recorder", lambda: Recorder(told))
+    return told
+
+
+def kinds(events: list[tuple[str, Any]]) -> list[str]:
+    return [what for what, _ in events]
+
+
+def test_a_run_tells_its_sinks_everything(tmp_path: Path, events: list) -> None:
+    run = tasks.run(tmp_path / "run", **ASKED)
+    rows = list(run)
+    (_, about), *taken, (_, summary) = events
+    assert kinds(events) == ["begin", *["take"] * 12, "end"]
+    assert about.settings["averaging.interval"] == 4
+    assert (about.label, about.step, about.steps) == ("run", 0, 12)
+    assert about.folder == tmp_path / "run"
+    assert [row for _, row in taken] == rows
+    assert summary == run.folder.summary()
+
+
+def test_a_run_that_stops_and_goes_on(tmp_path: Path, events: list) -> None:
+    for row in tasks.run(tmp_path / "run", **ASKED):
+        if row["step"] == 7:
+            break
+    assert events[-1] == ("end", None), "it may go on another day"
+    events.clear()
+    list(tasks.run(tmp_path / "run", resume=True, **ASKED))
+    assert events[0][1].step == 6
+    assert [row["step"] for what, row in events if what == "take"] == list(range(7, 13))
+    events.clear()
+    plain = {"batch_norm": False, "dropout": 0.0}
+    run = tasks.run(tmp_path / "wild", training={"lr": 1e15}, model=plain, **ASKED)
+    with pytest.raises(Diverged):
+        list(run)
+    assert events[-1] == ("end", None)
+
+
+def test_sinks_that_are_handed_over(tmp_path: Path) -> None:
+    told: list = []
+    run = tasks.run(tmp_path / "run")
+    rows = list(run.train("mine", [Recorder(told)]))
+    assert told[0][1].label == "mine"
+    assert [row for _, row in told[1:-1]] == rows
+
+
+def test_a_comparison(tmp_path: Path, events: list, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("recipe.toml").write_text(RECIPE)
+    command = ["compare", "recipe.toml", "--schemes", "periodic,partial", "--out", "out"]
+    done = CliRunner().invoke(main, [*command, "--set", 'metrics.sinks=["recorder"]'])
+    assert done.exit_code == 0, done.output
+    assert kinds(events) == ["begin", *["take"] * 12, "end"] * 2
+    assert [about.label for what, about in events if what == "begin"] == ["periodic", "partial"]
+    assert [s["messages"] for what, s in events if what == "end"] == [3, 12]
+
+
+def simulation() -> partavg.Simulation:
+    x = torch.randn(40, 4)
+    y = (x[:, 0] > 0).long()
+    return partavg.Simulation(
+        torch.nn.Linear(4, 2), torch.nn.functional.cross_entropy, (x, y), partavg.iid(y, 4, seed=0),
+        schedule=partavg.Schedule.partial(2), lr=0.1, batch=5,
+    )  # fmt: skip
+
+
+def test_follow() -> None:
+    told: list = []
+    table = partavg.follow(simulation(), 5, every=2, name="mine", sinks=[Recorder(told)])
+    assert kinds(told) == ["begin", "take", "take", "take", "end"]
+    assert told[0][1] == RunInfo("mine", 5)
+    assert [row for _, row in told[1:-1]] == table.rows
+    assert told[-1][1]["peak_discrepancy"] == table["discrepancy"].max()
+
+
+def test_a_federated_run(tmp_path: Path, events: list) -> None:
+    pytest.importorskip("flwr")
+    import tests.flower.conftest  # noqa: F401
+    from tests.flower.federation import federation, server
+
+    rows = list(server(federation(tmp_path, {"metrics.sinks": '["recorder"]'})))
+    (_, about), *taken, (_, summary) = events
+    assert about.settings["flower.job"] == about.label == "test"
+    assert "data.name" not in about.settings
+    assert [row for _, row in taken] == rows
+    assert summary == json.loads((tmp_path / "run" / "summary.json").read_text())
+
+
+def written(processes, folder: Path) -> list:
+    told: list = []
+    SINKS["recorder"] = lambda: Recorder(told)
+    list(tasks.run(folder, processes=processes, **ASKED))
+    return kinds(told)
+
+
+def test_only_the_first_rank_writes(tmp_path: Path) -> None:
+    first, second = together(2, tmp_path, written, tmp_path / "run")
+    assert first == ["begin", *["take"] * 12, "end"]
+    assert second == []
+
+
+def failing(at: str, error: Exception) -> Callable[[], Sink]:
+    return lambda: Recorder([], **{at: error})
+
+
+@pytest.mark.parametrize(
+    ("at", "when"), [("begin", "at the start"), ("take", "at step 1"), ("end", "at the end")]
+)
+def test_a_sink_that_fails_stops_the_run_and_loses_nothing(
+    at: str, when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = tasks.finish(tasks.run(tmp_path / "whole"))
+    monkeypatch.setitem(SINKS, "recorder", failing(at, ConnectionError("no network")))
+    told: list = []
+    run = tasks.run(tmp_path / "run", **ASKED)
+    sentence = f"sink Recorder failed {when} with ConnectionError: no network; mend it, or leave"
+    with pytest.raises(SinkFailed, match=sentence):
+        list(run.train(sinks=[Recorder(told)]))
+    assert not told or kinds(told)[-1] == "end", "the others are ended"
+    assert run.folder.finished == (at == "end")
+    if at != "end":
+        found = tasks.finish(tasks.run(tmp_path / "run", resume=True))
+        found["config"] = found["config"].replace(b'sinks = ["recorder"]\n', b"")
+        assert found == expected, "it goes on without the sink"
+
+
+def test_the_command_says_which_sink_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("recipe.toml").write_text(RECIPE)
+    monkeypatch.setitem(SINKS, "recorder", failing("take", KeyError("project")))
+    command = ["run", "recipe.toml", "--out", "out", "--set", 'metrics.sinks=["recorder"]']
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 2
+    assert done.stderr == (
+        "partavg: sink Recorder failed at step 1 with KeyError: 'project'; mend it, or leave it "
+        "out; continue with: partavg run recipe.toml --set 'metrics.sinks=[\"recorder\"]' --out out "
+        "--resume\n"
+    )
+    resume = ["run", "out/config.toml", "--out", "out", "--resume", "--set", "metrics.sinks=[]"]
+    assert CliRunner().invoke(main, resume).exit_code == 0
+
+
+def test_every_sink_is_ended_once_whatever_happens() -> None:
+    told: list = []
+    about, full = RunInfo("run", 1), OSError(errno.ENOSPC, "No space left on device")
+    with (
+        pytest.raises(OSError, match="No space left"),
+        Feed([Recorder(told), Recorder(told, take=full), Recorder(told)], about) as feed,
+    ):
+        feed.take({"step": 1})
+    assert kinds(told) == [*["begin"] * 3, *["take"] * 2, *["end"] * 3]
+    told.clear()
+    with (
+        pytest.raises(ZeroDivisionError) as raised,
+        Feed([Recorder(told, end=ValueError("late")), Recorder(told)], about),
+    ):
+        raise ZeroDivisionError
+    assert raised.value.__notes__ == [
+        "sink Recorder failed at the end with ValueError: late; mend it, or leave it out"
+    ]
+    assert kinds(told) == [*["begin"] * 2, *["end"] * 2]
+    told.clear()
+    second = Recorder(told, begin=ValueError("no"))
+    with pytest.raises(SinkFailed), Feed([Recorder(told), second, Recorder(told)], about):
+        pass
+    assert kinds(told) == ["begin", "begin", "end"], "what did not begin does not end"
+    assert isinstance(second, Sink)
+
+
+def test_lines_after_a_checkpoint_are_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    first = JsonLines(path, lambda step: True)
+    with Feed([first], RunInfo("run", 9)) as feed:
+        feed.take({"step": 1})
+        kept = first.length
+        feed.take({"step": 2, "note": "ü"})
+        assert first.length == path.stat().st_size, "on disk at once"
+    again = JsonLines(path, lambda step: False, kept)
+    with Feed([again], RunInfo("run", 9, 1)) as feed:
+        feed.take({"step": 3})
+    assert path.read_text() == '{"step": 1}\n{"step": 3}\n'
+
+
+def test_a_name_that_is_not_known(events: list) -> None:
+    with pytest.raises(ValueError, match=r"metrics\.sinks = 'recorde' is not known: did you mean"):
+        parse({"metrics": {"sinks": ["recorde"]}})
+    assert parse({"metrics": {"sinks": ["recorder"]}}).metrics.sinks == ("recorder",)
