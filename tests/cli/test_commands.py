@@ -12,6 +12,7 @@ import click
 import pytest
 from click.shell_completion import ShellComplete
 from tests.commands import command_lines, parse
+from tests.limits import seconds
 
 from partavg.cli import main, options
 from partavg.compare import SCHEMES
@@ -123,7 +124,7 @@ def _partavg(**environment: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=seconds(),
         check=True,
     )
 
@@ -133,4 +134,4 @@ def test_what_needs_no_torch_does_not_import_it() -> None:
     heavy = ("torch", "numpy", "pydantic", "rich", "flwr")
     code = "import sys, partavg.cli\nprint(*(name for name in sys.argv[1:] if name in sys.modules))"
     command = [sys.executable, "-c", code, *heavy]
-    assert subprocess.check_output(command, text=True, timeout=60).strip() == ""
+    assert subprocess.check_output(command, text=True, timeout=seconds()).strip() == ""
