@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import pytest
 import torch
 from tests import tasks
 from tests.team import together

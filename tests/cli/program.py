@@ -62,7 +62,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def wait_for_rows(metrics: Path, count: int, process: Command) -> None:
-    """Until so many steps are in a run's metrics; the process must halt, or it may be done first."""
+    """Until so many steps are in the metrics of a process that halts, or it were done first."""
     deadline = time.monotonic() + seconds()
     while not metrics.exists() or metrics.read_bytes().count(b"\n") < count:
         assert process.poll() is None, process.communicate()

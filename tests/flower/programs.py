@@ -117,7 +117,8 @@ class Programs:
 
         def healthy() -> bool:
             try:
-                return urllib.request.urlopen(url, context=context, timeout=seconds()).status == 200
+                answer = urllib.request.urlopen(url, context=context, timeout=seconds())
+                return bool(answer.status == 200)
             except OSError:
                 return False
 
@@ -165,9 +166,9 @@ class Programs:
         assert said["success"], said
         return str(said["run-id"])
 
-    def wait(self, done: Callable[[], object], what: str) -> None:
+    def wait(self, done: Callable[[], object], what: str, limit: float = 500.0) -> None:
         """Wait for something to happen; all logs are shown if it does not."""
-        ends = time.monotonic() + seconds()
+        ends = time.monotonic() + seconds(limit)
         while not done():
             if time.monotonic() > ends:
                 logs = {path.name: path.read_text()[-3000:] for path in self.folder.glob("*.log")}

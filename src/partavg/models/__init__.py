@@ -11,6 +11,18 @@ from partavg.models.resnet import resnet20
 from partavg.models.vgg import vgg11
 from partavg.models.wide_resnet import wrn16_8, wrn28_10
 
+__all__ = [
+    "MODELS",
+    "cnn",
+    "logistic",
+    "lstm",
+    "mlp",
+    "resnet20",
+    "vgg11",
+    "wrn16_8",
+    "wrn28_10",
+]
+
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "cnn": cnn,
     "logistic": logistic,
