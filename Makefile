@@ -1,5 +1,5 @@
-# `make demo` shows what partial averaging does; `make test` runs every test; `make docs` builds the
-# site. All set up first.
+# `make demo` shows what partial averaging does; `make test` runs every test, `make test-fast` those
+# that are quick; `make docs` builds the site. All set up first.
 
 PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
@@ -7,18 +7,25 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: demo test check docs setup clean
+.PHONY: demo test test-fast check docs setup clean
+
+# Tests start many programs: without a cache each of them would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 demo: $(READY)
 	$(BIN)/partavg compare
 
 # Coverage slows Python down, so only the tests of the mathematics are measured.
 MATHEMATICS := core solvers
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 $(MATHEMATICS:%=tests/%) $(MATHEMATICS:%=--cov=src/partavg/%) \
+	$(PYTEST) $(MATHEMATICS:%=tests/%) $(MATHEMATICS:%=--cov=src/partavg/%) \
 		--cov-branch --cov-report= --cov-fail-under=95
-	$(BIN)/python -m pytest -n 2 $(MATHEMATICS:%=--ignore=tests/%)
+	$(PYTEST) $(MATHEMATICS:%=--ignore=tests/%)
+
+test-fast: $(READY)  # what takes long is left out
+	$(PYTEST) -m 'not slow'
 
 check: $(READY)
 	$(BIN)/ruff format --check .

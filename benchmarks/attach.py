@@ -11,6 +11,7 @@ import platform
 from collections.abc import Callable
 from contextlib import ExitStack
 from statistics import median
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,7 +24,7 @@ from engines import spread, take_turns
 INTERVAL, BATCHES, ROUNDS = 8, (32, 128), 31
 
 
-def cycle(stack: ExitStack, batch: int, **attached: int) -> Callable[[], None]:
+def cycle(stack: ExitStack, batch: int, **attached: Any) -> Callable[[], None]:
     """As many steps as there are parts, so that each is averaged once."""
     model = network_of_ten_million()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)

@@ -69,7 +69,7 @@ ROWS: dict[str, Row] = {
 }
 
 
-def launch(places: list[Site], tasks: list[dict[str, Any]], limit: float) -> list[list[Any]]:
+def launch(places: list[Site], tasks: list[dict[str, Any]], limit: float) -> list[tuple[Any, ...]]:
     """Run one worker in each namespace to its end, and read what all measured in each task."""
     program = str(Path(__file__).with_name("distributed_worker.py"))
     processes = []
@@ -127,7 +127,7 @@ def joined(found: Sequence[dict[str, float]]) -> dict[str, float]:
 
 def report(runs: Runs, network: Network) -> None:
     """A line per row, in Markdown."""
-    headings = ("row", "iterations/s (range)", "s/iteration", "planned", "MB/iteration on the link")
+    headings = ["row", "iterations/s (range)", "s/iteration", "planned", "MB/iteration on the link"]
     headings += ("MB by our count", "messages", "communication hidden", "time against averager")
     print(f"\n| {' | '.join(headings)} |\n{'|---' * len(headings)}|")
     for name, found in runs.items():

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable
 from statistics import median, quantiles
 from time import perf_counter
+from typing import Any
 
 import torch
 from torch import nn
@@ -65,7 +66,7 @@ def plain_loop(model: nn.Module, workers: int, x: torch.Tensor, y: torch.Tensor)
 
 
 def simulation(
-    model: nn.Module, workers: int, x: torch.Tensor, y: torch.Tensor, interval: int, **options: str
+    model: nn.Module, workers: int, x: torch.Tensor, y: torch.Tensor, interval: int, **options: Any
 ) -> partavg.Simulation:
     """The same work with partial averaging after every iteration."""
     batch = x.shape[1]

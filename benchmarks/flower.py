@@ -16,6 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median, quantiles
 from threading import Event, Thread
+from typing import Any
 
 import flwr
 import torch
@@ -87,7 +88,7 @@ def started(kind: str, folder: Path, *, quick: bool = False) -> Programs:
     return programs
 
 
-def rows_of(folder: Path) -> list[dict]:
+def rows_of(folder: Path) -> list[dict[str, Any]]:
     """The exchanges of a run."""
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     return [row for row in map(json.loads, lines) if row["stage"] == "exchange"]
@@ -126,7 +127,8 @@ def large() -> None:
 
     Apps are forked from a warm process here, and the SuperNodes look for messages more often.
     """
-    width, stop, peaks = 4616, Event(), {}
+    width, stop = 4616, Event()
+    peaks: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         programs = started("deployment", Path(folder) / "f", quick=True)
 

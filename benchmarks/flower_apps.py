@@ -47,7 +47,7 @@ fedavg_client = ClientApp()
 def train(message: Message, context: Context) -> Message:
     """As many steps of SGD from the model that came."""
     module = model_of(context)
-    module.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    module.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
     inputs, targets = data(context)
     velocity = [torch.zeros_like(p) for p in module.parameters()]
     for _ in range(int(context.run_config["app.local-steps"])):

@@ -200,7 +200,8 @@ class Own(nn.Module):
         x = self.step(2, self.step(2, x))  # gradients of one layer are added up
         x = self.convs[3](F.relu(self.norms[3](x) + x))  # outputs that are used twice
         x = self.step(5, self.step(4, x))
-        return self.linear(x.mean((2, 3)))
+        found: Tensor = self.linear(x.mean((2, 3)))
+        return found
 
 
 def together(name: str, make: Callable[[], nn.Module], workers: int = 32) -> bool:
@@ -241,9 +242,9 @@ def repeats(name: str = "resnet20", steps: int = 24) -> bool:
     for deterministic in (False, True, True):
         made = gpu.simulation(name, (3, 32, 32), 10, 128, 32, deterministic=deterministic)
         records = made.train(until=10**9)
-        gpu.timed(lambda records=records: next(records), 1, steps - 1)
+        gpu.timed(partial(next, records), 1, steps - 1)
         ends.append(made.workers.params.clone())
-        times = gpu.steady(lambda records=records: next(records), 20)
+        times = gpu.steady(partial(next, records), 20)
         print(f"{name}, deterministic {deterministic}: {median(times):.2f} ms", flush=True)
     same = torch.equal(*ends[1:])
     print(f"{steps} steps of {name} twice, deterministic: the same bits: {same}; ", end="")

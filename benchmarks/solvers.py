@@ -23,7 +23,7 @@ from partavg.solvers.vrl_sgd import VRLSGD
 
 WORKERS, BATCH, ITERATIONS, ROUNDS = 128, 32, 5, 21
 BASE = partavg.SGD(momentum=0.9)
-SOLVERS = {
+SOLVERS: dict[str, partavg.Solver] = {
     "sgd": BASE,
     "fedprox": FedProx(0.01, BASE),
     "scaffold": SCAFFOLD(BASE),

@@ -44,18 +44,24 @@ class SignDescent:
         rows.lerp_(total.expand_as(rows), self.pull)
 
 
-torch.manual_seed(0)
-x = torch.randn(2000, 10)
-y = (x.square().sum(1) > 9.3).long()
-simulation = partavg.Simulation(
-    nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 2)),
-    F.cross_entropy,
-    (x, y),
-    partavg.iid(y, workers=16, seed=0),
-    schedule=partavg.Schedule.partial(4),
-    solver=SignDescent(),
-    lr=0.002,
-)
-for _ in simulation.train(until=300):
-    pass
-print(f"accuracy {simulation.evaluate((x, y)).accuracy:.1%}")
+def main() -> None:
+    """Train with it."""
+    torch.manual_seed(0)
+    x = torch.randn(2000, 10)
+    y = (x.square().sum(1) > 9.3).long()
+    simulation = partavg.Simulation(
+        nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 2)),
+        F.cross_entropy,
+        (x, y),
+        partavg.iid(y, workers=16, seed=0),
+        schedule=partavg.Schedule.partial(4),
+        solver=SignDescent(),
+        lr=0.002,
+    )
+    for _ in simulation.train(until=300):
+        pass
+    print(f"accuracy {simulation.evaluate((x, y)).accuracy:.1%}")
+
+
+if __name__ == "__main__":
+    main()

@@ -12,21 +12,25 @@ install_import_hook([f"partavg.{name}" for name in _CHECKED], "beartype.beartype
 
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
+from tests.limits import seconds
 
 torch.set_num_threads(1)
 # A job in the background ignores Ctrl-C, and so would all programs that its tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-settings.register_profile("partavg", deadline=None, max_examples=40)
+settings.register_profile(
+    "partavg",
+    deadline=None,
+    max_examples=40,
+    suppress_health_check=[HealthCheck.too_slow],  # a busy machine is no fault of a test
+)
 settings.load_profile("partavg")
-
-
-_LONG = ("test_runtimes", "test_torchrun", "test_ranks", "test_replicas", "test_attach")
+os.environ.setdefault("PYTEST_TIMEOUT", str(seconds(600)))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest first, so that no worker is left alone with them at the end."""
-    items.sort(key=lambda item: item.path.stem not in _LONG)
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -8,19 +8,28 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.halting import halt_after
+from tests.limits import seconds
+
 context = multiprocessing.get_context("forkserver")
 _USED = ["cli.job", "cli.reproduce_report", "flower.run", "report"]
-context.set_forkserver_preload([f"partavg.{name}" for name in _USED])
+_LATER = ["torch._dynamo", "torch.fx.experimental.symbolic_shapes"]  # by optimizers, by vmap
+context.set_forkserver_preload([*(f"partavg.{name}" for name in _USED), *_LATER])
 
 
 class Command:
-    """A `partavg` command in a process of its own, used like subprocess.Popen."""
+    """A `partavg` command in a process of its own, used like subprocess.Popen.
 
-    def __init__(self, arguments: Sequence[object], cwd: Path, **environment: str) -> None:
+    One that `halts` goes on after so many steps only when it has got a signal.
+    """
+
+    def __init__(
+        self, arguments: Sequence[object], cwd: Path, *, halts: int = 0, **environment: str
+    ) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self._streams = [Path(self._folder.name) / name for name in ("stdout", "stderr")]
         words = [str(argument) for argument in arguments]
-        given = words, cwd, {**os.environ, **environment}, *self._streams
+        given = words, cwd, {**os.environ, **environment}, halts, *self._streams
         self._process = context.Process(target=_partavg, args=given)
         self._process.start()
 
@@ -35,9 +44,13 @@ class Command:
     def send_signal(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
 
-    def communicate(self, timeout: float = 100) -> tuple[str, str]:
+    def communicate(self) -> tuple[str, str]:
         """What it wrote, when it has ended."""
-        self._process.join(timeout)
+        self._process.join(seconds())
+        return self.kill()
+
+    def kill(self) -> tuple[str, str]:
+        """End it, wherever it is; what it wrote."""
         self._process.kill()
         self._process.join()
         stdout, stderr = (s.read_text() if s.exists() else "" for s in self._streams)
@@ -49,13 +62,17 @@ class Command:
         return self._process.exitcode
 
 
-def _partavg(words: list[str], cwd: Path, environ: dict[str, str], *streams: Path) -> None:
+def _partavg(
+    words: list[str], cwd: Path, environ: dict[str, str], halts: int, *streams: Path
+) -> None:
     from partavg.cli import main
 
     os.environ.clear()
     os.environ.update(environ)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(cwd)
+    if halts:
+        halt_after(halts)
     for number, path in enumerate(streams, 1):
         opened = os.open(path, os.O_WRONLY | os.O_CREAT)
         os.dup2(opened, number)

@@ -13,9 +13,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from tests.limits import seconds
 from tests.processes import context
-
-_LIMIT = 100.0  # seconds that a call may take
 
 
 class Ranks:
@@ -49,7 +48,7 @@ class Ranks:
 
     def _answer(self, pipe: Connection) -> tuple[bool, Any]:
         try:
-            if pipe.poll(_LIMIT):
+            if pipe.poll(seconds()):
                 done, answer = pipe.recv()
                 return done, answer
         except EOFError:
@@ -79,7 +78,7 @@ def _serve(rank: int, count: int, folder: Path, pipe: Connection) -> None:
     torch.set_num_threads(1)
     store = dist.FileStore(str(folder / "store"), count)
     dist.init_process_group(
-        "gloo", store=store, rank=rank, world_size=count, timeout=timedelta(seconds=20)
+        "gloo", store=store, rank=rank, world_size=count, timeout=timedelta(seconds=seconds())
     )
     while True:
         try:

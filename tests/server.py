@@ -50,7 +50,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content[: self.server.stop_after])
         if self.server.hang:
-            self.server.over.wait(60)
+            self.server.over.wait()
 
     def log_message(self, *_: object) -> None:
         pass

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
+from tests.limits import seconds
 from torch import nn
 from torch.nn import functional as F
 
@@ -140,8 +141,9 @@ def test_the_example_runs_in_a_kernel(tmp_path: Path, monkeypatch: pytest.Monkey
     example = Path(__file__).parent.parent / "examples" / "notebook.ipynb"
     cells = nbformat.read(example, as_version=4)
     assert not any(cell.get("outputs") for cell in cells.cells), "kept without outputs"
+    limits = {"timeout": seconds(), "startup_timeout": seconds()}
     client = nbclient.NotebookClient(
-        cells, timeout=100, resources={"metadata": {"path": str(tmp_path)}}
+        cells, **limits, resources={"metadata": {"path": str(tmp_path)}}
     )
     client.execute()
     outputs = [cell.outputs for cell in cells.cells if cell.cell_type == "code"]

@@ -5,7 +5,6 @@ import doctest
 import importlib
 import pkgutil
 import re
-import runpy
 from pathlib import Path
 
 import click
@@ -200,13 +199,6 @@ def test_the_quickstart_is_short() -> None:
     block = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert block is not None
     assert len([line for line in block[1].splitlines() if line.strip()]) <= 20
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.stem)
-def test_examples_run(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(path.read_text().splitlines()) <= 120
-    runpy.run_path(str(path), run_name="__main__")
-    assert capsys.readouterr().out.strip()
 
 
 def test_recipe_keys_in_the_pages_exist() -> None:

@@ -185,8 +185,8 @@ def test_the_command_says_which_sink_failed(
     assert done.exit_code == 2
     assert done.stderr == (
         "partavg: sink Recorder failed at step 1 with KeyError: 'project'; mend it, or leave it "
-        "out; continue with: partavg run recipe.toml --set 'metrics.sinks=[\"recorder\"]' --out out "
-        "--resume\n"
+        "out; continue with: partavg run recipe.toml --set 'metrics.sinks=[\"recorder\"]' "
+        "--out out --resume\n"
     )
     resume = ["run", "out/config.toml", "--out", "out", "--resume", "--set", "metrics.sinks=[]"]
     assert CliRunner().invoke(main, resume).exit_code == 0

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tests.limits import seconds
 from tests.processes import context
 from torch.distributed import FileStore
 
 from partavg.backends.ranks import Ranks
-
-LIMIT = 250  # seconds
 
 
 def together(size: int, folder: Path, work: Callable[..., Any], *arguments: Any) -> list[Any]:
@@ -30,12 +29,12 @@ def together(size: int, folder: Path, work: Callable[..., Any], *arguments: Any)
         return [_received(receiver) for receiver, _ in pipes]
     finally:
         for process in processes:
-            process.join(10)
             process.kill()
+            process.join()
 
 
 def _received(pipe: Connection) -> Any:
-    assert pipe.poll(LIMIT), "too slow"
+    assert pipe.poll(seconds()), "no answer"
     value = pickle.loads(pipe.recv_bytes())
     assert not isinstance(value, str), value
     return value
@@ -45,7 +44,7 @@ def _rank(
     pipe: Connection, rank: int, size: int, folder: str, work: Callable[..., Any], arguments: tuple
 ) -> None:
     torch.set_num_threads(1)
-    processes = Ranks(FileStore(f"{folder}/store", size), rank, size, timeout=LIMIT)
+    processes = Ranks(FileStore(f"{folder}/store", size), rank, size, timeout=seconds())
     try:
         result = work(processes, *arguments)
     except BaseException:

@@ -1,61 +1,48 @@
-"""Draw the picture of the README from a comparison.
+"""Draw the picture of the README, docs/images/demo.svg, from a run of the demo.
 
-partavg compare --out runs/picture && python tools/draw_demo.py runs/picture
+    partavg compare --out runs/picture && python tools/draw_demo.py runs/picture
+
+It takes the metrics of the first seed, which are not committed; the demo makes the same ones
+wherever its versions are those of constraints.txt.
 """
 
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
-from partavg.report.chart import Line, chart
+from picture import IMAGES, WIDTH, chart, legend, picture
 
-TARGET = Path(__file__).parent.parent / "docs/images/demo.svg"
-STYLE = """
-svg { font-family: system-ui, sans-serif; } text { fill: #6e7781; font-size: 13px; }
-.grid { stroke: #8c959f; stroke-opacity: .35; }
-.line { fill: none; stroke-width: 2; stroke-linejoin: round; }
-.c0 { stroke: #d4670f; } .c1 { stroke: #1f7ae0; } .c2 { stroke: #8c959f; }
-.head { font-size: 16px; font-weight: 600; }
-"""
 CHARTS = {
     "discrepancy": ("How far the workers' models are apart", 1),
     "accuracy": ("Accuracy of the averaged model, %", 100),
 }
-SCHEMES = {"periodic": "c0", "partial": "c1", "synchronous": "c2"}
+SCHEMES = {"periodic": 0, "partial": 1, "synchronous": 2}
 
 
-def rows(folder: Path, scheme: str) -> list[dict]:
+def rows(folder: Path, scheme: str) -> list[dict[str, Any]]:
     """The metrics of the first seed."""
-    with sorted(folder.glob(f"{scheme}-seed*/metrics.jsonl"))[0].open() as file:
+    with min(folder.glob(f"{scheme}-seed*/metrics.jsonl")).open() as file:
         return [json.loads(line) for line in file]
+
+
+def draw(folder: Path) -> str:
+    """Both metrics of all schemes, against the step."""
+    found = {color: rows(folder, scheme) for scheme, color in SCHEMES.items()}
+    parts = []
+    for place, (metric, (title, scale)) in enumerate(CHARTS.items()):
+        lines = [
+            (color, [(row["step"], scale * row[metric]) for row in measured if metric in row])
+            for color, measured in found.items()
+        ]
+        parts += chart(place, title, "step", lines)
+    labels = {color: scheme for scheme, color in SCHEMES.items()}
+    return picture(2 * WIDTH - 20, 364, parts + legend(labels, (56, 186, 316)))
 
 
 def main() -> None:
     """Write the picture."""
-    folder = Path(sys.argv[1])
-    parts = []
-    for place, (metric, (title, scale)) in enumerate(CHARTS.items()):
-        lines = [
-            Line(
-                scheme,
-                f"line {style}",
-                [(r["step"], scale * r[metric]) for r in rows(folder, scheme) if metric in r],
-            )
-            for scheme, style in SCHEMES.items()
-        ]
-        left = 660 * place
-        parts.append(f'<text class="head" x="{left + 56}" y="20">{title}</text>')
-        parts.append(f'<svg x="{left}" y="32" width="640" height="300">')
-        parts.append(chart(title, "step", lines) + "</svg>")
-    for place, (scheme, style) in enumerate(SCHEMES.items()):
-        left = 56 + 130 * place
-        parts.append(f'<path class="line {style}" d="M{left} 352h24"/>')
-        parts.append(f'<text x="{left + 30}" y="356">{scheme}</text>')
-    TARGET.parent.mkdir(exist_ok=True)
-    TARGET.write_text(
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1300 364">\n'
-        f"<style>{STYLE}</style>\n" + "\n".join(parts) + "\n</svg>\n"
-    )
+    (IMAGES / "demo.svg").write_text(draw(Path(sys.argv[1])))
 
 
 if __name__ == "__main__":

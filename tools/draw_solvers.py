@@ -1,7 +1,9 @@
-"""Draw the study of solvers for docs/solvers.md.
+"""Draw the study of solvers, docs/images/solvers.svg of docs/solvers.md.
 
-partavg compare study/solvers --seeds 3 --out runs/solvers && python tools/draw_solvers.py \
-runs/solvers
+    partavg compare study/solvers --seeds 3 --out runs/solvers
+    python tools/draw_solvers.py runs/solvers
+
+The runs are not committed.
 """
 
 import json
@@ -10,10 +12,11 @@ from html import escape
 from pathlib import Path
 from statistics import mean, stdev
 
-from draw_demo import STYLE
+from picture import IMAGES, picture
 
-TARGET = Path(__file__).parent.parent / "docs/images/solvers.svg"
-COLORS = {"periodic": "#d4670f", "partial": "#1f7ae0"}
+from partavg.report.palette import LIGHT
+
+SCHEMES = {"periodic": LIGHT.lines[0], "partial": LIGHT.lines[1]}
 LEFT, TOP, ROW, SCALE = 150, 40, 46, 7.0  # SCALE pixels for each percent
 
 
@@ -23,9 +26,20 @@ def accuracies(folder: Path, scheme: str) -> list[float]:
     return [100 * json.loads(path.read_text())["accuracy"] for path in paths]
 
 
-def main() -> None:
-    """Write the picture."""
-    folder = Path(sys.argv[1])
+def bar(top: float, color: str, label: str, values: list[float]) -> str:
+    """A bar as long as the mean, with a stroke of the deviation to both sides of its end."""
+    middle, half = SCALE * mean(values), SCALE * stdev(values)
+    said = escape(f"{label}: {mean(values):.2f} ± {stdev(values):.2f}")
+    return (
+        f'<rect x="{LEFT}" y="{top}" width="{middle:.1f}" height="15" fill="{color}">'
+        f"<title>{said}</title></rect>"
+        f'<path d="M{LEFT + middle - half:.1f} {top + 7.5}h{2 * half:.1f}" '
+        f'stroke="#24292f" stroke-width="2"/>'
+    )
+
+
+def draw(folder: Path) -> str:
+    """Two bars for each solver."""
     names = {path.name.rpartition("-seed")[0] for path in folder.glob("*-seed*")}
     solvers = sorted({name.rpartition("-")[0] for name in names}, key=lambda n: ("uneven" in n, n))
     height = TOP + ROW * len(solvers) + 30
@@ -39,23 +53,19 @@ def main() -> None:
         drawn.append(
             f'<text x="{LEFT - 10}" y="{y + 20}" text-anchor="end">{escape(solver)}</text>'
         )
-        for offset, (scheme, color) in enumerate(COLORS.items()):
+        for offset, (scheme, color) in enumerate(SCHEMES.items()):
             values = accuracies(folder, f"{solver}-{scheme}")
-            top, middle, half = y + 17 * offset, SCALE * mean(values), SCALE * stdev(values)
-            drawn.append(
-                f'<rect x="{LEFT}" y="{top}" width="{middle:.1f}" height="15" fill="{color}">'
-                f"<title>{solver} {scheme}: {mean(values):.2f} ± {stdev(values):.2f}</title></rect>"
-                f'<path d="M{LEFT + middle - half:.1f} {top + 7.5}h{2 * half:.1f}" '
-                f'stroke="#24292f" stroke-width="2"/>'
-            )
-    for offset, (scheme, color) in enumerate(COLORS.items()):
+            drawn.append(bar(y + 17 * offset, color, f"{solver} {scheme}", values))
+    for offset, (scheme, color) in enumerate(SCHEMES.items()):
         x = 500 + 120 * offset
         drawn.append(f'<rect x="{x}" y="10" width="14" height="14" fill="{color}"/>')
         drawn.append(f'<text x="{x + 20}" y="22">{scheme}</text>')
-    TARGET.write_text(
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 880 {height}">\n'
-        f"<style>{STYLE}</style>\n" + "\n".join(drawn) + "\n</svg>\n"
-    )
+    return picture(880, height, drawn)
+
+
+def main() -> None:
+    """Write the picture."""
+    (IMAGES / "solvers.svg").write_text(draw(Path(sys.argv[1])))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Draw the picture of docs/theory.md: the linear speed-up in the number of workers.
+"""Draw the linear speed-up in the number of workers, docs/images/speedup.svg of docs/theory.md.
 
-python tools/draw_speedup.py
+    python tools/draw_speedup.py
 
 A quadratic ½ xᵀ diag(λ) x with noisy gradients, K steps, η = √(m/K) times a constant: the mean of
 ‖∇F(u_k)‖² is measured over RUNS runs, and Theorem 1 is computed from the same constants.
@@ -8,34 +8,23 @@ A quadratic ½ xᵀ diag(λ) x with noisy gradients, K steps, η = √(m/K) time
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
 
 import torch
+from picture import IMAGES, WIDTH, chart, legend, picture
 from torch import Tensor
 
 from partavg import SGD, Layout, Partition, Schedule, Span
 from partavg.core import Batch, Gradients, Plan, Workers, train
-from partavg.report.chart import Line, chart
 from partavg.theory import Constants, Theorem1
 
-TARGET = Path(__file__).parent.parent / "docs/images/speedup.svg"
 WORKERS = (1, 2, 4, 8, 16, 32, 64)
 INTERVAL, STEPS, RUNS, NOISE = 8, 4096, 8, 2.0
 CURVATURE = torch.linspace(0.2, 1, 8, dtype=torch.float64)
+LABELS = {2: "bound of Theorem 1", 0: "periodic, measured", 1: "partial, measured", 3: "1/√m"}
 STYLE = """
-svg { font-family: system-ui, sans-serif; } text { fill: #6e7781; font-size: 13px; }
-.grid { stroke: #8c959f; stroke-opacity: .35; }
-.line { fill: none; stroke-width: 2; stroke-linejoin: round; }
-.c0 { stroke: #d4670f; stroke-width: 5; stroke-opacity: .5; } .c1 { stroke: #1f7ae0; }
-.c2 { stroke: #8c959f; } .c3 { stroke: #8c959f; stroke-dasharray: 5 5; }
-.head { font-size: 16px; font-weight: 600; }
+.c0 { stroke-width: 5; stroke-opacity: .5; }
+.c3 { stroke: #8c959f; stroke-dasharray: 5 5; }
 """
-LEGEND = {
-    "c2": "bound of Theorem 1",
-    "c0": "periodic, measured",
-    "c1": "partial, measured",
-    "c3": "1/√m",
-}
 
 
 def rate(workers: int) -> float:
@@ -59,7 +48,8 @@ def measured(schedule: Schedule, workers: int) -> float:
     layout = Layout(("x",), ((len(curvature),),))
     width = len(curvature) // schedule.parts
     spans = tuple((Span(width * part, width * (part + 1)),) for part in range(schedule.parts))
-    nothing = Batch(*[torch.zeros(workers, 1)] * 2, torch.zeros(workers, dtype=torch.long))
+    zeros = torch.zeros(workers, 1)
+    nothing = Batch(zeros, zeros, torch.zeros(workers, dtype=torch.long))
     weights = torch.full((workers,), 1 / workers, dtype=torch.float64)
     for _ in train(
         Workers.start(start, start.new_empty(workers, 0), layout, SGD(), schedule.parts),
@@ -86,42 +76,37 @@ def bound(workers: int) -> float:
     return found.total
 
 
-def main() -> None:
-    """Measure, and write the picture."""
+def values() -> dict[int, list[float]]:
+    """What each line shows, for every number of workers."""
     periodic, partial = (
         [measured(schedule, workers) for workers in WORKERS]
         for schedule in (Schedule.periodic(INTERVAL), Schedule.partial(INTERVAL))
     )
-    values = {
-        "c2": [bound(workers) for workers in WORKERS],
-        "c0": periodic,
-        "c1": partial,
-        "c3": [0.8 * partial[0] / math.sqrt(workers) for workers in WORKERS],
+    return {
+        2: [bound(workers) for workers in WORKERS],
+        0: periodic,
+        1: partial,
+        3: [0.8 * partial[0] / math.sqrt(workers) for workers in WORKERS],
     }
-    for style, row in values.items():
-        print(f"{LEGEND[style]:20}", *(f"{value:9.5f}" for value in row))
+
+
+def draw(found: dict[int, list[float]]) -> str:
+    """All lines, with logarithms on both axes."""
     lines = [
-        Line(
-            LEGEND[style],
-            f"line {style}",
-            [(math.log2(m), math.log10(value)) for m, value in zip(WORKERS, row, strict=True)],
-        )
-        for style, row in values.items()
+        (color, [(math.log2(m), math.log10(y)) for m, y in zip(WORKERS, row, strict=True)])
+        for color, row in found.items()
     ]
     title = f"Mean of ‖∇F(u_k)‖² over {STEPS} steps, log₁₀"
-    parts = [
-        f'<text class="head" x="56" y="20">{title}</text>',
-        '<svg x="0" y="32" width="640" height="300">',
-        chart(title, "log₂ of the number of workers", lines) + "</svg>",
-    ]
-    for place, (style, label) in enumerate(LEGEND.items()):
-        left = 40 + (0, 175, 340, 495)[place]
-        parts.append(f'<path class="line {style}" d="M{left} 352h24"/>')
-        parts.append(f'<text x="{left + 30}" y="356">{label}</text>')
-    TARGET.write_text(
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 660 368">\n'
-        f"<style>{STYLE}</style>\n" + "\n".join(parts) + "\n</svg>\n"
-    )
+    parts = chart(0, title, "log₂ of the number of workers", lines)
+    return picture(WIDTH, 368, parts + legend(LABELS, (40, 215, 380, 535)), STYLE)
+
+
+def main() -> None:
+    """Measure, print, and write the picture."""
+    found = values()
+    for color, row in found.items():
+        print(f"{LABELS[color]:20}", *(f"{value:9.5f}" for value in row))
+    (IMAGES / "speedup.svg").write_text(draw(found))
 
 
 if __name__ == "__main__":

@@ -2,27 +2,47 @@
 
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from threading import Event
 
 import pytest
+from tests.limits import seconds
 from torch.distributed import HashStore
 
+from partavg.backends import rank_failure as losing
 from partavg.backends.rank_failure import RankLost, RollCall
-
-PATIENCE = 1.5
 
 
 @pytest.fixture
-def rolls() -> Iterator[list[RollCall]]:
+def store() -> HashStore:
+    return HashStore()
+
+
+@pytest.fixture
+def rolls(store: HashStore) -> Iterator[list[RollCall]]:
     """Four ranks, here threads of one process."""
-    store = HashStore()
     with ThreadPoolExecutor(4) as pool:
-        made = list(pool.map(lambda rank: RollCall(store, rank, 4, patience=PATIENCE), range(4)))
+        made = list(pool.map(lambda rank: RollCall(store, rank, 4, patience=seconds()), range(4)))
     yield made
     for roll in made:
         roll.close()
+
+
+class Clock(threading.local):
+    """Time stands still until ranks have answered; then every look finds patience at its end."""
+
+    def __init__(self, store: HashStore, **answers: str) -> None:
+        self._store, self._answers, self._now = store, answers, 0.0
+
+    def __call__(self) -> float:
+        keys = {f"answer/{rank.removeprefix('rank')}": said for rank, said in self._answers.items()}
+        if all(self._store.check([key]) and self._said(key) == said for key, said in keys.items()):
+            self._now += seconds()
+        return self._now
+
+    def _said(self, key: str) -> str:
+        return str(self._store.get(key).decode())
 
 
 def ask(roll: RollCall) -> RankLost:
@@ -45,8 +65,11 @@ def test_a_process_that_ended_is_named_at_once(rolls: list[RollCall]) -> None:
     assert not ask(rolls[3]).speaks, "one is enough"
 
 
-def test_a_process_that_does_not_answer_is_lost(rolls: list[RollCall]) -> None:
+def test_a_process_that_does_not_answer_is_lost(
+    rolls: list[RollCall], store: HashStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As on another machine, or stopped."""
+    monkeypatch.setattr(losing, "monotonic", Clock(store, rank1="working", rank3="waiting"))
     for rank in (0, 2):
         rolls[rank].close()
     lost = ask(rolls[3])
@@ -55,9 +78,13 @@ def test_a_process_that_does_not_answer_is_lost(rolls: list[RollCall]) -> None:
     assert str(lost).endswith(" were lost at step 7")
 
 
-def test_the_one_that_works_while_all_others_wait_is_late(rolls: list[RollCall]) -> None:
+def test_the_one_that_works_while_all_others_wait_is_late(
+    rolls: list[RollCall], store: HashStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rank 1 cannot ask, because its own collective has not failed yet: its thread answers."""
-    over = Event()
+    over = threading.Event()
+    answers = {"rank0": "waiting", "rank1": "waiting", "rank2": "waiting", "rank3": "working"}
+    monkeypatch.setattr(losing, "monotonic", Clock(store, **answers))
 
     def wait() -> None:
         with rolls[1].naming_lost("at step 7"):

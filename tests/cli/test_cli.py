@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.program import COMMAND, LONG, RECIPE, files, partavg, wait_for_rows
+from tests.limits import seconds
 from tests.processes import Command
 
 
@@ -106,8 +107,9 @@ def test_killed_at_any_moment_a_run_resumes_to_the_same_bits(
 ) -> None:
     out = tmp_path / "out"
     rows = 0
-    for extra in (0, 20, 33, 50):  # killed four times, each further on
-        process = Command(["run", recipe, *LONG, "--out", "out", "--resume"], tmp_path)
+    for extra in (0, 6, 9, 14):  # killed four times, each further on
+        words = ["run", recipe, *LONG, "--out", "out", "--resume"]
+        process = Command(words, tmp_path, halts=extra + 10)
         wait_for_rows(out / "metrics.jsonl", rows + extra, process)
         process.send_signal(signal.SIGKILL)
         process.communicate()
@@ -140,10 +142,10 @@ def test_a_full_disk_ends_a_run_with_the_command_that_goes_on(recipe: Path, tmp_
 def test_ctrl_c_saves_and_prints_the_command_that_goes_on(
     recipe: Path, tmp_path: Path, whole: dict[str, bytes]
 ) -> None:
-    process = Command(["run", recipe, *LONG, "--out", "out"], tmp_path)
+    process = Command(["run", recipe, *LONG, "--out", "out"], tmp_path, halts=40)
     wait_for_rows(tmp_path / "out" / "metrics.jsonl", 30, process)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate()
     assert process.returncode == 130
     assert "Traceback" not in errors
     match = re.fullmatch(r"partavg: stopped and saved; continue with: partavg (.+)\n", errors)
@@ -156,7 +158,7 @@ def test_ctrl_c_saves_and_prints_the_command_that_goes_on(
 def test_a_damaged_checkpoint_is_passed_over(
     recipe: Path, tmp_path: Path, whole: dict[str, bytes]
 ) -> None:
-    process = Command(["run", recipe, *LONG, "--out", "out"], tmp_path)
+    process = Command(["run", recipe, *LONG, "--out", "out"], tmp_path, halts=40)
     wait_for_rows(tmp_path / "out" / "metrics.jsonl", 30, process)
     process.send_signal(signal.SIGKILL)
     process.communicate()
@@ -189,7 +191,7 @@ def test_bars_in_a_terminal(recipe: Path, tmp_path: Path) -> None:
         if not chunk:
             break
         seen += chunk
-    assert process.wait(timeout=60) == 0
+    assert process.wait(seconds()) == 0
     text = seen.decode()
     assert "━" in text
     assert "12/12" in text

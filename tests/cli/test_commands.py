@@ -12,6 +12,7 @@ import click
 import pytest
 from click.shell_completion import ShellComplete
 from tests.commands import command_lines, parse
+from tests.limits import seconds
 
 from partavg.cli import main, options
 from partavg.compare import SCHEMES
@@ -118,7 +119,7 @@ def _partavg(*words: str, **environment: str) -> subprocess.CompletedProcess[str
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=seconds(),
         check=True,
     )
 
@@ -130,7 +131,7 @@ def test_the_command_line_imports_nothing_heavy() -> None:
     """Help, completion and mistakes answer in a tenth of a second; with torch it would be three."""
     code = "import sys, partavg.cli\nprint(*(name for name in sys.argv[1:] if name in sys.modules))"
     command = [sys.executable, "-c", code, *HEAVY]
-    assert subprocess.check_output(command, text=True, timeout=60).strip() == ""
+    assert subprocess.check_output(command, text=True, timeout=seconds()).strip() == ""
 
 
 ANSWERS = """
@@ -157,7 +158,7 @@ for path in json.loads(sys.argv[1]):
 def test_every_command_answers_without_anything_heavy() -> None:
     """Help, a mistyped option and completion of each command, where nothing heavy is installed."""
     command = [sys.executable, "-c", ANSWERS, json.dumps(list(COMMANDS)), *HEAVY]
-    said = subprocess.check_output(command, text=True, timeout=60).splitlines()
+    said = subprocess.check_output(command, text=True, timeout=seconds()).splitlines()
     for path in COMMANDS:
         assert any(line.startswith(f"Usage: {path} ") for line in said)
         assert f"mistyped: {path}" in said

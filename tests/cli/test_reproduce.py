@@ -4,12 +4,11 @@ import csv
 import re
 import shlex
 import signal
-import time
 from pathlib import Path
 
 import pytest
 import torch
-from tests.cli.program import partavg
+from tests.cli.program import partavg, wait_for_rows
 from tests.processes import Command
 
 from partavg.data import cache, imdb
@@ -79,12 +78,12 @@ def test_a_reproduction_that_was_stopped_goes_on(root: Path, tmp_path: Path) -> 
         *SMALL,
     ]
     partavg(*arguments, "--out", "whole", cwd=tmp_path)
-    process = Command([*arguments, "--out", "broken"], tmp_path)
-    metrics = tmp_path / "broken/table1/imdb-interval2/partial-seed0/metrics.jsonl"
-    while process.poll() is None and not (metrics.exists() and metrics.stat().st_size > 500):
-        time.sleep(0.01)
+    folder = "table1/imdb-interval2/partial-seed0"
+    steps = len((tmp_path / "whole" / folder / "metrics.jsonl").read_bytes().splitlines())
+    process = Command([*arguments, "--out", "broken"], tmp_path, halts=steps + 10)
+    wait_for_rows(tmp_path / "broken" / folder / "metrics.jsonl", 6, process)
     process.send_signal(signal.SIGINT)
-    _, complaint = process.communicate(timeout=60)
+    _, complaint = process.communicate()
     assert process.returncode == 130, complaint
     assert f"--data {root} --out broken --resume" in complaint
     again = complaint.rpartition("continue with: partavg ")[2]

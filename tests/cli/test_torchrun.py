@@ -15,12 +15,14 @@ from pathlib import Path
 
 import pytest
 from tests.cli.program import RECIPE, files, partavg
+from tests.limits import seconds
 from tests.processes import Command
 
 from partavg.backends.stragglers import Stragglers
 
-LIMIT = 100  # seconds
-STEPS = ["--set", "training.steps=300", "--set", "training.workers=5"]
+ROOT = Path(__file__).parents[2]
+STEPS = ["--set", "training.steps=100", "--set", "training.workers=5"]
+HALTS = 30
 
 
 @pytest.fixture
@@ -33,8 +35,9 @@ def recipe(tmp_path: Path) -> Path:
 @contextmanager
 def started(command: Sequence[object], cwd: Path, **environment: str) -> Iterator[subprocess.Popen]:
     """A process in a session of its own, all of which ends with the test."""
+    patience = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(int(seconds()))}
     process = subprocess.Popen(
-        [str(word) for word in command], cwd=cwd, env={**os.environ, **environment},
+        [str(word) for word in command], cwd=cwd, env={**os.environ, **patience, **environment},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     try:
@@ -82,7 +85,7 @@ def children(pid: int) -> dict[int, str]:
 
 def wait_for(folder: Path, steps: int) -> None:
     """Until so many steps more are in the metrics of a run."""
-    metrics, until = folder / "metrics.jsonl", time.monotonic() + LIMIT
+    metrics, until = folder / "metrics.jsonl", time.monotonic() + seconds()
 
     def lines() -> int:
         return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
@@ -94,21 +97,24 @@ def wait_for(folder: Path, steps: int) -> None:
 
 
 @contextmanager
-def by_hand(words: Sequence[object], cwd: Path) -> Iterator[list[Command]]:
-    """Two ranks without torchrun, which only sets the environment: its own start takes time."""
+def by_hand(words: Sequence[object], cwd: Path, *, halts: int = 0) -> Iterator[list[Command]]:
+    """Two ranks without torchrun, which only sets the environment: its own start takes time.
+
+    If they halt, the second does and the first waits for it.
+    """
     job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
-    ranks = [Command(words, cwd, RANK=str(rank), **job) for rank in range(2)]
+    ranks = [Command(words, cwd, halts=halts * rank, RANK=str(rank), **job) for rank in range(2)]
     try:
         yield ranks
     finally:
         for rank in ranks:
-            rank.communicate(timeout=0)
+            rank.kill()
 
 
 def finished(words: Sequence[object], cwd: Path) -> str:
     """What two ranks say that train to the end."""
     with by_hand(words, cwd) as ranks:
-        said = [rank.communicate(timeout=LIMIT) for rank in ranks]
+        said = [rank.communicate() for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], said
     assert said[1] == ("", ""), "one rank speaks"
     return said[0][0]
@@ -119,19 +125,19 @@ def losses(folder: Path) -> list[float]:
     return [json.loads(line)["loss"] for line in lines]
 
 
-@pytest.mark.timeout(400)
 def test_whatever_happens_costs_nothing_but_time(recipe: Path, tmp_path: Path) -> None:
     """Killed and started again by torchrun, stopped, killed again: the end is the same."""
     folder = tmp_path / "runs" / "recipe-1"
     words = ["run", recipe, *STEPS]
     launch = torchrun(2, "--max-restarts", "1")
-    with started([*launch, "-m", "partavg", *words], tmp_path) as process:
+    program = [ROOT / "tests" / "halting.py", HALTS]
+    with started([*launch, *program, *words], tmp_path) as process:
         wait_for(folder, 12)
         victim = next(pid for pid, rank in children(process.pid).items() if rank == "0")
         os.kill(victim, signal.SIGKILL)
-        wait_for(folder, 30)
+        wait_for(folder, 12)
         process.send_signal(signal.SIGINT)
-        err = process.communicate(timeout=LIMIT)[1]
+        err = process.communicate(timeout=seconds())[1]
     assert [path.name for path in folder.parent.iterdir()] == ["recipe-1"], "it went on in there"
     assert len(re.findall(rf"partavg: rank 0 \(.*, pid {victim}\) was lost after step", err)) == 1
     assert err.count("partavg: stopped and saved; continue with: torchrun --nproc-per-node 2") == 1
@@ -140,10 +146,10 @@ def test_whatever_happens_costs_nothing_but_time(recipe: Path, tmp_path: Path) -
     copy = shutil.copytree(folder, tmp_path / "copy")
 
     words += ["--out", folder, "--resume"]
-    with by_hand(words, tmp_path) as (first, second):
+    with by_hand(words, tmp_path, halts=HALTS) as (first, second):
         wait_for(folder, 12)
         second.send_signal(signal.SIGKILL)
-        err = first.communicate(timeout=LIMIT)[1]
+        err = first.communicate()[1]
     assert first.returncode == 4
     assert re.fullmatch(
         rf"partavg: rank 1 \({re.escape(socket.gethostname())}, pid {second.pid}\) was lost after "
@@ -158,11 +164,10 @@ def test_whatever_happens_costs_nothing_but_time(recipe: Path, tmp_path: Path) -
     assert losses(copy) == pytest.approx(losses(folder), rel=1e-3), "in one process"
 
 
-@pytest.mark.timeout(200)
 def test_bad_input_ends_all_ranks_with_one_sentence(recipe: Path, tmp_path: Path) -> None:
     run = f'exec {sys.executable} -m partavg run {recipe} "--set=training.seed=$RANK"'
     with started([*torchrun(2), "--no-python", "bash", "-c", run], tmp_path) as process:
-        err = process.communicate(timeout=LIMIT)[1]
+        err = process.communicate(timeout=seconds())[1]
     assert process.returncode == 1
     assert [line for line in err.splitlines() if line.startswith("partavg: ")] == [
         "partavg: rank 1 has training.seed = 1, rank 0 has 0: start all ranks with the same"

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -6,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 from partavg.core.loop import Batch, Engine
 from partavg.engines import choose as choosing
-from partavg.engines.choose import choose
+from partavg.engines.choose import Rows, choose
 from partavg.engines.fused import Fused
 from partavg.engines.looped import Looped
 from partavg.engines.model import RowModel
@@ -50,12 +52,22 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choosing, "_MOMENT", 0.02)
 
 
-def test_auto_takes_vmapped_where_launches_dominate() -> None:
+def launches_dominate(engine: Engine, rows: Rows, batch: Batch) -> float:
+    """Seconds per worker on a machine where a pass takes as long for many as for one."""
+    return 0.004 if isinstance(engine, Looped) else 0.008 / len(rows[0])
+
+
+def test_auto_takes_vmapped_where_launches_dominate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choosing, "_seconds", launches_dominate)
     choice = choose("auto", 0, *case(mlp((5,), 3), 64))
-    assert choice.name == "vmapped"
-    assert choice.chunk in (16, 64)
-    assert "looped" in choice.reason
-    assert "ms per worker" in choice.reason
+    assert (choice.name, choice.chunk) == ("vmapped", 64)
+    assert choice.reason == "looped 4 ms, vmapped 0.12 ms per worker in chunks of 64"
+
+
+def test_both_engines_are_timed() -> None:
+    choice = choose("auto", 0, *case(mlp((5,), 3), 64))
+    assert choice[:2] in (("looped", 1), ("vmapped", 16), ("vmapped", 64))
+    assert re.match(r"looped \S+ ms, vmapped \S+ ms per worker", choice.reason)
 
 
 def test_auto_takes_looped_when_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +76,8 @@ def test_auto_takes_looped_when_it_is_faster(monkeypatch: pytest.MonkeyPatch) ->
     assert (choice.name, choice.chunk) == ("looped", 1)
 
 
-def test_a_chunk_that_is_asked_for_is_taken() -> None:
+def test_a_chunk_that_is_asked_for_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choosing, "_seconds", launches_dominate)
     assert choose("auto", 8, *case(mlp((5,), 3), 64)).chunk == 8
     assert choose("vmapped", 8, *case(mlp((5,), 3), 64))[:2] == ("vmapped", 8)
     assert choose("vmapped", 0, *case(mlp((5,), 3), 64))[:2] == ("vmapped", 64)

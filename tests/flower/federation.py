@@ -7,6 +7,7 @@ import torch
 from flwr.app import Context
 from flwr.clientapp import ClientApp
 from tests.flower.grid import FakeGrid
+from tests.limits import seconds
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -32,9 +33,9 @@ BASE: dict[str, Any] = {
     "solver.name": "sgd",
     "metrics.evaluate_every": 4,
     "flower.job": "test",
-    "flower.wait": 100.0,
-    "flower.patience": 100.0,
-    "flower.deadline": 100.0,
+    "flower.wait": seconds(),
+    "flower.patience": seconds(),
+    "flower.deadline": seconds(),
 }
 PERIODIC = {"averaging.parts": 1}
 SOLVERS: dict[str, dict[str, Any]] = {

@@ -15,7 +15,7 @@ Fault = Callable[[int, Message], str | None]
 class FakeGrid(Grid):
     """Hands messages to the ClientApps themselves; contexts are a node's own, as in Flower."""
 
-    def __init__(self, app: ClientApp, run_config: dict[str, Any], nodes: dict[int, dict]) -> None:
+    def __init__(self, app: ClientApp, run_config: dict[str, Any], nodes: dict[int, Any]) -> None:
         self._app = app
         self.contexts = {
             node: Context(1, node, config, RecordDict(), run_config)

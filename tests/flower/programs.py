@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.flower import keys, warm
+from tests.limits import seconds
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -98,7 +99,7 @@ class Programs:
         text += f'root-certificates = "{self.folder / "ca.crt"}"\n'
         self._ready(text, ssl.create_default_context(cafile=str(self.folder / "ca.crt")))
         if self._quick:
-            self.wait((self.folder / "socket").exists, "a warm process", 200)
+            self.wait((self.folder / "socket").exists, "a warm process")
 
     def simulation(self, nodes: int, processes: int) -> None:
         """A SuperLink that simulates nodes in processes."""
@@ -116,11 +117,12 @@ class Programs:
 
         def healthy() -> bool:
             try:
-                return urllib.request.urlopen(url, context=context, timeout=5).status == 200
+                answer = urllib.request.urlopen(url, context=context, timeout=seconds())
+                return bool(answer.status == 200)
             except OSError:
                 return False
 
-        self.wait(healthy, "the SuperLink", 200)
+        self.wait(healthy, "the SuperLink")
 
     def register(self, *names: str) -> None:
         """Make keys and let the SuperLink know them."""
@@ -128,7 +130,7 @@ class Programs:
             keys.node_key(self.folder / name)
         command = ["flwr", "supernode", "register"]
         asked = [self.start(f"{name}.key", [*command, f"{name}.pub", "here"]) for name in names]
-        self.wait(lambda: None not in [program.poll() for program in asked], "registration", 200)
+        self.wait(lambda: None not in [program.poll() for program in asked], "registration")
         assert not any(program.returncode for program in asked), "a key was refused"
 
     def supernode(self, name: str, config: str, *options: str) -> subprocess.Popen[bytes]:
@@ -142,7 +144,7 @@ class Programs:
         """Run flwr to its end."""
         done = subprocess.run(
             ["flwr", *arguments], cwd=self.folder, env=self.environ, capture_output=True,
-            text=True, timeout=250,
+            text=True, timeout=seconds(),
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
@@ -164,28 +166,33 @@ class Programs:
         assert said["success"], said
         return str(said["run-id"])
 
-    def wait(self, done: Callable[[], object], what: str, seconds: float) -> None:
+    def wait(self, done: Callable[[], object], what: str, limit: float = 500.0) -> None:
         """Wait for something to happen; all logs are shown if it does not."""
-        ends = time.monotonic() + seconds
+        ends = time.monotonic() + seconds(limit)
         while not done():
             if time.monotonic() > ends:
                 logs = {path.name: path.read_text()[-3000:] for path in self.folder.glob("*.log")}
                 raise AssertionError(
-                    f"{what} did not happen in {seconds} s\n"
+                    f"{what} did not happen\n"
                     + "\n".join(f"== {name}\n{text}" for name, text in logs.items())
                 )
             for program in self._started:
                 program.poll()  # what a program started ends only when the program is buried
             time.sleep(0.1)
 
+    def halt(self, after: int | None) -> None:
+        """Let servers go no further than a step, until they are told to."""
+        draft = self.folder / "halting"
+        draft.write_text(str(after or ""))
+        draft.rename(self.folder / "halt")
+
     def close(self) -> None:
         """End every process that was started for this folder, by its id, then remove the folder."""
-        for _ in range(20):
-            if not self.signal(signal.SIGKILL):
-                break
+        ends = time.monotonic() + seconds()
+        while self.signal(signal.SIGKILL) and time.monotonic() < ends:
             time.sleep(0.1)
         for program in self._started:
-            program.wait(10)
+            program.wait(seconds())
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def signal(self, number: signal.Signals, *words: str) -> bool:

@@ -14,6 +14,7 @@ from flwr.common.config import flatten_dict
 from tests import tasks
 from tests.flower.federation import federation, server
 from tests.flower.grid import FakeGrid
+from tests.limits import seconds
 from tests.processes import Command
 
 from partavg.evaluation import unchanged
@@ -64,7 +65,7 @@ def test_the_command_writes_it_once(tmp_path: Path) -> None:
 def test_without_flower_a_sentence_says_how_to_install_it(tmp_path: Path) -> None:
     code = "import sys; sys.modules['flwr'] = None; from partavg.cli import main; main()"
     command = [sys.executable, "-c", code, "flower", "new", "fashion"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=seconds())
     assert done.returncode == 2
     assert done.stderr == (
         "partavg: partavg.flower needs Flower, which is not installed: "

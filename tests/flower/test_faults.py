@@ -17,7 +17,7 @@ from tests.flower.grid import FakeGrid
 from partavg.flower.messages import ORDER, PART, REPLY
 from partavg.flower.rounds import TooFewClients
 
-QUICK = {"flower.deadline": 60.0, "flower.wait": 0.0, "flower.patience": 0.0}
+QUICK = {"flower.wait": 0.0, "flower.patience": 0.0}
 
 
 SHORT = {"training.steps": 4, "flower.catch_up": "whole"}
@@ -270,7 +270,7 @@ def test_a_late_answer_is_left_out_and_the_client_goes_on(tmp_path: Path) -> Non
 
 
 def test_a_node_that_is_gone_is_not_waited_for(tmp_path: Path) -> None:
-    grid = federation(tmp_path, {**QUICK, "flower.deadline": 60.0})
+    grid = federation(tmp_path, QUICK)
     run = server(grid)
     rows = []
     for row in run:

@@ -14,18 +14,18 @@ from tests.processes import context
 from partavg import checkpoint
 from partavg.folder import RunFolder
 
-CHANGES = {**SOLVERS["scaffold"], "training.steps": 16, "flower.deadline": 100.0}
+CHANGES = {**SOLVERS["scaffold"], "training.steps": 16}
 
 
-def resume(folder: Path) -> None:
-    """Train in this process, from wherever it is."""
+def resume(folder: Path, wanted: int | None) -> None:
+    """Train in this process, from wherever it is; soon after what is wanted wait to be killed."""
     import tests.flower.conftest  # noqa: F401
 
-    for _ in server(federation(folder, CHANGES), **{"flower.resume": True}):
-        pass
+    for row in server(federation(folder, CHANGES), **{"flower.resume": True}):
+        if wanted and row["step"] == wanted + 3:
+            signal.pause()
 
 
-@pytest.mark.timeout(300)
 def test_a_federation_killed_again_and_again_is_the_same_to_the_bit(tmp_path: Path) -> None:
     """Server and clients die together, twice; each time as soon as something was averaged."""
     run = server(federation(tmp_path / "whole", CHANGES))
@@ -33,7 +33,7 @@ def test_a_federation_killed_again_and_again_is_the_same_to_the_bit(tmp_path: Pa
         pass
     folder = RunFolder(tmp_path / "killed" / "run")
     for wanted in (2, 9, None):
-        process = context.Process(target=resume, args=(tmp_path / "killed",))
+        process = context.Process(target=resume, args=(tmp_path / "killed", wanted))
         process.start()
         while process.exitcode is None:
             lines = (

@@ -12,8 +12,11 @@ import os
 import signal
 import socket
 import sys
+import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 APPS = ("flwr-clientapp", "flwr-serverapp")
 
@@ -47,6 +50,24 @@ def install(folder: Path) -> None:
     (folder / "sitecustomize.py").write_text(QUICK)
 
 
+def halt(folder: Path) -> None:
+    """Servers wait after the step that FOLDER/halt names, as long as it does."""
+    from partavg.flower.run import FederatedRun
+
+    rows = FederatedRun.__iter__
+
+    def named() -> str:
+        return (folder / "halt").read_text() if (folder / "halt").exists() else ""
+
+    def halting(self: FederatedRun) -> Iterator[Any]:
+        for row in rows(self):
+            yield row
+            while named() == str(row["step"]):
+                time.sleep(0.05)
+
+    FederatedRun.__iter__ = halting  # type: ignore[method-assign]
+
+
 def serve(folder: Path) -> None:
     """Fork a process for every order."""
     import httpcore  # noqa: F401
@@ -54,6 +75,7 @@ def serve(folder: Path) -> None:
     from flwr.superlink.cli import flwr_serverapp
     from flwr.supernode.cli import flwr_clientapp
 
+    halt(folder)
     programs = dict(zip(APPS, (flwr_clientapp, flwr_serverapp), strict=True))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.freeze()

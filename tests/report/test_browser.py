@@ -5,6 +5,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from tests.limits import seconds
 from tests.report.folders import make
 from tests.report.visit import Visit
 
@@ -132,7 +133,7 @@ def test_a_watched_page_refreshes_and_keeps_what_was_chosen(browser: Any, tmp_pa
         page = context.new_page()
         complaints: list[str] = []
         page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(1000 * seconds())
         page.goto(f"http://127.0.0.1:{served.server_port}/")
         page.get_by_role("button", name="two", exact=True).click()
         plot = page.locator("#chart-loss .plot")

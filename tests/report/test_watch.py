@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Thread
 
 from click.testing import CliRunner
+from tests.limits import seconds
 from tests.report.folders import comparison, make, row
 
 from partavg.cli import main
@@ -33,13 +34,13 @@ def watching(*arguments: object) -> Iterator[tuple[int, str]]:
         yield int(re.search(r"http://127\.0\.0\.1:(\d+)/", line)[1]), line
     finally:
         process.send_signal(signal.SIGINT)
-        said, complaint = process.communicate(timeout=30)
+        said, complaint = process.communicate(timeout=seconds())
     assert (process.returncode, complaint) == (0, "")
     assert "stopped watching" in said
 
 
 def ask(port: int, path: str = "/", **headers: str) -> tuple[int, dict[str, str], str]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds())
     connection.request("GET", path, headers=headers)
     answer = connection.getresponse()
     text = answer.read().decode()

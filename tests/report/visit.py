@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from tests.limits import seconds
+
 
 class Visit:
     """A page that was opened, and what it did that it should not."""
@@ -14,7 +16,7 @@ class Visit:
         page.on("console", lambda message: self.complaints.append(message.text))
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("request", lambda request: self.requests.append(request.url))
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(1000 * seconds())
         page.goto(path.as_uri())
 
     def chart(self, key: str) -> Any:

@@ -1,13 +1,11 @@
 """`partavg theory` as a person uses it."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.cli.program import RECIPE
+from tests.cli.program import RECIPE, partavg
 
 from partavg.cli import main
 from partavg.theory import Constants, Theorem2
@@ -28,14 +26,7 @@ def theory(*arguments: object) -> Result:
 
 def test_a_real_process_tells_and_writes(recipe: Path, tmp_path: Path) -> None:
     options = ["--steps", "3", "--workers", "1", "--json", "found.json"]
-    done = subprocess.run(
-        [sys.executable, "-m", "partavg", "theory", recipe, *options],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
+    done = partavg("theory", recipe, *options, cwd=tmp_path)
     assert "measuring smoothness" in done.stdout
     assert "recipe after 3 steps: 4 workers, interval 4 in 4 parts" in done.stdout
     assert "6η² τ(τ−1) Σ_j L_j² κ_j²" in done.stdout

@@ -12,6 +12,18 @@ from partavg.models.vgg import vgg11
 from partavg.models.wide_resnet import wrn16_8, wrn28_10
 from partavg.registry import Names
 
+__all__ = [
+    "MODELS",
+    "cnn",
+    "logistic",
+    "lstm",
+    "mlp",
+    "resnet20",
+    "vgg11",
+    "wrn16_8",
+    "wrn28_10",
+]
+
 MODELS: Names[Callable[..., nn.Module]] = Names(
     "model",
     {

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from tests.limits import seconds
 from torch import nn
 from torchft.manager import Manager
 from torchft.process_group import ProcessGroupGloo
@@ -22,9 +23,9 @@ INTERVAL, SIZE = 3, 6
 
 def main(number: int, lighthouse: str, start: float, stop: Path) -> None:
     store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-    limit = timedelta(seconds=60)
+    limit = timedelta(seconds=seconds())
     manager = Manager(
-        pg=ProcessGroupGloo(timeout=timedelta(seconds=10)),
+        pg=ProcessGroupGloo(timeout=limit),
         load_state_dict=None,
         state_dict=None,
         min_replica_size=1,
