@@ -183,6 +183,15 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
+def test_the_design_names_every_file() -> None:
+    """Whoever has read it finds each; those of the fused engine on a page of their own."""
+    page, fused = ((ROOT / "docs" / f"{name}.md").read_text() for name in ("design", "fused-engine"))
+    for path in sorted((ROOT / "src" / "partavg").rglob("*.py")):
+        text = fused if "fused" in path.parts else page
+        if path.stem not in ("__init__", "__main__") and not {"commands", "template"} & {*path.parts}:
+            assert re.search(rf"\b{path.stem}\b", text), path
+
+
 def test_the_readme_fits_a_screen() -> None:
     lines = (ROOT / "README.md").read_text().splitlines()
     assert len(lines) <= 85

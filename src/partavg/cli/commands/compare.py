@@ -49,7 +49,7 @@ def compare(
     from partavg import recipe as recipes
     from partavg.build import check
     from partavg.cli import drive, output
-    from partavg.cli.display import comparison_table
+    from partavg.cli.comparison_table import comparison_table
     from partavg.cli.job import job
     from partavg.config import create
     from partavg.data.root import root
