@@ -67,6 +67,18 @@ def test_names_that_moved_work_for_one_version(module: str) -> None:
         assert name not in partavg.__all__
 
 
+def test_names_of_costs_that_changed_work_for_one_version() -> None:
+    from partavg import cost
+
+    for name, new in {"Job": cost.Workload, "plans": cost.candidates}.items():
+        with pytest.warns(DeprecationWarning, match=f"partavg.cost.{name} is called"):
+            assert getattr(cost, name) is new
+    with pytest.warns(DeprecationWarning, match="WIRE_FORMATS"):
+        assert cost.WIRES["bf16"] == 2.0
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        cost.nothing  # noqa: B018
+
+
 def test_no_module_hides_a_public_name() -> None:
     """Importing partavg.x would replace a function partavg.x."""
     modules = {module.name for module in pkgutil.iter_modules(partavg.__path__)}
@@ -185,10 +197,14 @@ def anchors(page: Path) -> set[str]:
 
 def test_the_design_names_every_file() -> None:
     """Whoever has read it finds each; those of the fused engine on a page of their own."""
-    page, fused = ((ROOT / "docs" / f"{name}.md").read_text() for name in ("design", "fused-engine"))
+    page, fused = (
+        (ROOT / "docs" / f"{name}.md").read_text() for name in ("design", "fused-engine")
+    )
     for path in sorted((ROOT / "src" / "partavg").rglob("*.py")):
         text = fused if "fused" in path.parts else page
-        if path.stem not in ("__init__", "__main__") and not {"commands", "template"} & {*path.parts}:
+        if path.stem not in ("__init__", "__main__") and not {"commands", "template"} & {
+            *path.parts
+        }:
             assert re.search(rf"\b{path.stem}\b", text), path
 
 
