@@ -6,8 +6,9 @@ import pytest
 import torch
 from tests import tasks
 
-from partavg import build, evaluation, measure
+from partavg import build, evaluation
 from partavg.backends.simulate import Simulation
+from partavg.metrics import meter
 
 
 def rows_of(folder: Path, **sections: dict) -> list[dict]:
@@ -92,7 +93,7 @@ def test_timings_cover_the_run_and_change_nothing(
 ) -> None:
     plain = rows_of(tmp_path / "plain")
     clock = count()
-    monkeypatch.setattr(measure, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(meter, "perf_counter", lambda: next(clock))
     timed = rows_of(tmp_path / "timed", metrics={"timings": True})
     assert timed == plain
     summary = json.loads((tmp_path / "timed" / "summary.json").read_text())

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import partavg
-from partavg.backends.distributed import register
+from partavg.backends.distributed import trailer
 
 
 def train(
@@ -141,7 +141,7 @@ def slow(rank: int) -> list[str]:
         nonlocal now
         now += 0.05 if rank == 1 else 0.01
 
-    clock = patch.object(register, "perf_counter", lambda: now)
+    clock = patch.object(trailer, "perf_counter", lambda: now)
     with clock, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         train(rank, 32, before=work)
