@@ -1,5 +1,6 @@
 """Triton's kernels against plain torch, by Triton's interpreter: TRITON_INTERPRET=1 pytest."""
 
+import importlib
 import os
 from functools import partial
 from typing import Any
@@ -18,6 +19,7 @@ pytest.importorskip("triton")
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs TRITON_INTERPRET=1 or a GPU", allow_module_level=True)
 
+from partavg.engines.fused.comparison import Setting
 from partavg.engines.fused.convolution.any_channels import four_channels
 from partavg.engines.fused.convolution.many_channels import ManyChannels
 from partavg.engines.fused.norm import batch_norm
@@ -65,6 +67,17 @@ def test_statistics_alone_are_those_of_normalizing() -> None:
     expected = torch.stack([F.batch_norm(a.movedim(-1, 1), None, None, w, b, True).relu()
                             for a, w, b in zip(x, weight, bias, strict=True)])  # fmt: skip
     torch.testing.assert_close(y, expected.movedim(2, -1))
+
+
+@pytest.mark.parametrize("folder", ["convolution", "norm", "pool"])
+def test_operations_equal_their_references(folder: str) -> None:
+    """The kernels that need no Hopper."""
+    benchmark = importlib.import_module(f"partavg.engines.fused.{folder}.benchmark")
+    torch.manual_seed(0)
+    setting = Setting(torch.device("cpu"), torch.float32, workers=2, samples=1)
+    for each in benchmark.comparisons(setting):
+        for one, other in zip(each.run(each.operation), each.run(each.reference), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-3, msg=each.title)
 
 
 def test_rows_in_another_precision() -> None:
