@@ -21,7 +21,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from partavg.core.loop import Batch, Engine
-from partavg.engines.fused import Fused, convolution, tiles
+from partavg.engines.fused import Fused, dispatch
+from partavg.engines.fused.convolution.case import Window
+from partavg.engines.fused.convolution.operation import convolve
 from partavg.engines.looped import Looped
 from partavg.engines.model import RowModel
 from partavg.models import MODELS
@@ -149,13 +151,8 @@ def check(name: str) -> bool:
 
 def convolved(x: Tensor, weight: Tensor, stride: int) -> Tensor:
     """What the engine's kernels make of x, whichever they take."""
-    outputs, inputs, side = weight.shape[1:4]
-    layer = nn.Conv2d(inputs, outputs, side, stride, side // 2, bias=False)
-    cut = convolution.tiling(x, layer, weight, back=x.requires_grad)
-    if cut is not None:
-        return convolution.conv2d_small(x, weight, cut).y
-    sizes = (stride, stride), (side // 2, side // 2), (1, 1)
-    return convolution.conv2d(x, weight, None, *sizes, 1).y
+    rim = weight.shape[3] // 2
+    return convolve(x, weight, None, Window((stride, stride), (rim, rim))).y
 
 
 def kernels(inputs: int, outputs: int, size: int, side: int, stride: int) -> bool:
@@ -194,7 +191,7 @@ class Own(nn.Module):
         return found
 
     def forward(self, x: Tensor) -> Tensor:
-        """Blocks of the kinds that the joined kernels must tell apart."""
+        """Blocks of the kinds that the fused kernels must tell apart."""
         x = self.start(x)
         x = x + self.step(1, self.step(0, x))  # the gradient of a sum goes two ways
         x = self.step(2, self.step(2, x))  # gradients of one layer are added up
@@ -205,7 +202,7 @@ class Own(nn.Module):
 
 
 def together(name: str, make: Callable[[], nn.Module], workers: int = 32) -> bool:
-    """Gradients in bf16 by kernels that join layers and by one kernel for each, against float64."""
+    """Gradients in bf16 by kernels that fuse layers and by one kernel for each, against float64."""
 
     def found(engine: Callable[[RowModel], Engine], dtype: torch.dtype) -> Tensor:
         torch.manual_seed(0)
@@ -222,14 +219,14 @@ def together(name: str, make: Callable[[], nn.Module], workers: int = 32) -> boo
 
     truth = found(Looped, torch.float64)
     fused = partial(Fused, chunk=99, precision="bf16")
-    joined = far(found(fused, torch.float32), truth)
-    both = tiles.both
-    tiles.both = lambda own: False
+    ours = far(found(fused, torch.float32), truth)
+    both = dispatch.both_gradients_at_once
+    dispatch.both_gradients_at_once = lambda own: False
     apart = far(found(fused, torch.float32), truth)
-    tiles.both = both
-    good = joined <= 1.2 * apart
+    dispatch.both_gradients_at_once = both
+    good = ours <= 1.2 * apart
     print(
-        f"{'ok  ' if good else 'FAIL'} {name} in bf16: gradients off by {joined:.1e} with joined "
+        f"{'ok  ' if good else 'FAIL'} {name} in bf16: gradients off by {ours:.1e} with fused "
         f"layers, {apart:.1e} without",
         flush=True,
     )

@@ -1,13 +1,13 @@
 """Loss and accuracy of a model on samples."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from partavg.engines.model import Loss
+from partavg.torch_internals import batch_norms
 
 _BATCH = 500
 _NUMBERS = 1 << 22  # of a batch on a GPU, which is idle between small ones
@@ -89,7 +89,7 @@ def recompute_statistics_(
     module: nn.Module, inputs: Tensor, transform: Transform = unchanged
 ) -> None:
     """Replace BatchNorm's running statistics by their mean over batches of the inputs."""
-    norms = [norm for norm in module.modules() if isinstance(norm, _BatchNorm)]
+    norms: list[Any] = [norm for norm in module.modules() if isinstance(norm, batch_norms())]
     momenta = [norm.momentum for norm in norms]
     module.eval()
     for norm in norms:

@@ -154,13 +154,17 @@ def test_parameters_that_are_used_twice_are_noticed() -> None:
                 return self.a(x)
             return x + self.a.weight.sum() if self.how == "alone" else x
 
-    found = {how: Program(Twice(how)).repeats for how in ("once", "again", "tied", "alone")}
+    found = {
+        how: Program(Twice(how)).shares_parameters for how in ("once", "again", "tied", "alone")
+    }
     assert found == {"once": False, "again": True, "tied": True, "alone": True}
 
 
 def test_networks_whose_kernels_end_soon() -> None:
     names = ("cnn", "mlp", "resnet20", "wrn16_8")
-    assert [n for n in names if Program(MODELS[n]((3, 32, 32), 10)).brief] == ["resnet20"]
+    assert [n for n in names if Program(MODELS[n]((3, 32, 32), 10)).has_short_kernels] == [
+        "resnet20"
+    ]
 
 
 @pytest.mark.parametrize("name", ["cnn", "lstm", "mlp", "wrn28_10", "shortcut"])

@@ -1,4 +1,4 @@
-// Runs the CUDA kernels on a CPU, in place of cuda/hopper.cu: every thread of a block is a fiber, and
+// Runs the CUDA kernels on a CPU, in place of cuda/instructions.cu: every thread of a block is a fiber, and
 // the instructions that a warp executes together wait for all its lanes. Warp after warp runs as far
 // as barriers let it, in ascending order, and copies to shared memory arrive when they are waited for;
 // or, with early_copies, in descending order, and they arrive at once: so missing barriers show.

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from partavg.engines.fused.conv_cuda import SOURCES
+from partavg.engines.fused.convolution.few_channels_cuda import SOURCES
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 _RUN = """
@@ -26,7 +26,7 @@ extern "C" void run(int across, int down, int threads, int shared, bool early, v
 def compiled(
     name: str, constants: tuple[tuple[str, int], ...], memory: int, *, early_copies: bool = False
 ) -> Callable[..., None]:
-    """Stands in for `conv_cuda._compiled`."""
+    """Stands in for `few_channels_cuda._compiled`."""
     run = _built(name, constants)
 
     def call(grid: Any, block: Any, arguments: list[Any], shared: int) -> None:
@@ -42,11 +42,11 @@ def compiled(
 
 @cache
 def _built(name: str, constants: tuple[tuple[str, int], ...]) -> Any:
-    folder = resources.files("partavg.engines.fused") / "cuda"
+    folder = resources.files("partavg.engines.fused.convolution") / "cuda"
     given = "".join(f"#define {key} {int(value)}\n" for key, value in constants)
     start = Path(__file__).with_name("cuda_on_cpu.h").read_text()
     kernel = "".join(
-        (folder / f"{part}.cu").read_text() for part in ("common", *SOURCES.get(name, ()), name)
+        (folder / f"{part}.cu").read_text() for part in ("tiles", *SOURCES[name], name)
     )
     where = Path(mkdtemp())
     (where / "kernel.cpp").write_text(start + given + kernel + _RUN % name)

@@ -8,8 +8,11 @@ from tests.kernels import cuda_on_cpu
 from torch import Tensor
 from torch.nn import functional as F
 
-from partavg.engines.fused import conv_cuda, tiles
-from partavg.engines.fused.conv_cuda import After, Gate
+from partavg.engines.fused import dispatch
+from partavg.engines.fused.convolution import few_channels_cuda as kernels
+from partavg.engines.fused.convolution.case import Case, Window
+from partavg.engines.fused.convolution.few_channels_cuda import NormAfter, NormBefore
+from partavg.engines.fused.convolution.tiling import Tiling, tiling_of
 
 pytestmark = pytest.mark.skipif(cuda_on_cpu.COMPILER is None, reason="needs a C++ compiler")
 WORKERS, COUNT = 2, 3  # images, fewer than a tile of the smallest ones holds
@@ -19,8 +22,8 @@ WORKERS, COUNT = 2, 3  # images, fewer than a tile of the smallest ones holds
 def _on_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     compiled = partial(cuda_on_cpu.compiled, early_copies=request.param)
-    monkeypatch.setattr(conv_cuda, "_compiled", compiled)
-    monkeypatch.setattr(conv_cuda, "_processors", lambda device: 1)  # many tiles for a block
+    monkeypatch.setattr(kernels, "_compiled", compiled)
+    monkeypatch.setattr(kernels, "_processors", lambda device: 1)  # many tiles for a block
 
 
 def distance(found: Tensor, expected: Tensor) -> float:
@@ -40,6 +43,14 @@ def convolve(z: Tensor, weight: Tensor, stride: int) -> Tensor:
         for own, kernel in zip(z, weight, strict=True)
     ]
     return torch.stack(found)
+
+
+def tiling(x: Tensor, weight: Tensor, stride: int) -> Tiling:
+    rim = weight.shape[-1] // 2
+    window = Window((stride, stride), (rim, rim))
+    found = tiling_of(Case.of(x.movedim(-1, 2), weight, None, window, gradient=True))
+    assert found is not None
+    return found
 
 
 def activations(size: int, channels: int) -> Tensor:
@@ -78,20 +89,19 @@ def test_convolutions(inputs: int, outputs: int, size: int, side: int, stride: i
     grad = torch.randn(y.shape).bfloat16()
     dx, dweight = torch.autograd.grad(y, (x, kernel), grad.double())
 
-    own = tiles.tiling(given, weight, stride, (side // 2, side // 2))
-    assert own is not None
+    own = tiling(given, weight, stride)
     rows = F.pad(given, (0, 1)) if inputs == 3 else given
-    ahead, back = conv_cuda.pack(weight, own)
-    found, pieces, pixels = conv_cuda.convolve(rows, ahead, own)
+    ahead, back = kernels.pack_weights(weight, own)
+    found, partials, pixels = kernels.convolve(rows, ahead, own)
     assert distance(found, y) < 3e-3
     sizes = torch.tensor(
-        [min(pixels, y[0, ..., 0].numel() - i * pixels) for i in range(pieces.shape[1])]
+        [min(pixels, y[0, ..., 0].numel() - i * pixels) for i in range(partials.shape[1])]
     )
-    mean = (pieces[:, :, 0] * sizes[:, None]).sum(1) / sizes.sum()
+    mean = (partials[:, :, 0] * sizes[:, None]).sum(1) / sizes.sum()
     assert distance(mean, y.mean((1, 2, 3))) < 1e-4
-    assert distance(conv_cuda.weight_gradient(rows, grad, own), dweight) < 1e-6
+    assert distance(kernels.weight_gradient(rows, grad, own), dweight) < 1e-6
     if inputs > 3:
-        assert distance(conv_cuda.input_gradient(grad, back, own, None, None)[0], dx) < 3e-3
+        assert distance(kernels.input_gradient(grad, back, own, None, None)[0], dx) < 3e-3
 
 
 @pytest.mark.parametrize(
@@ -107,36 +117,37 @@ def test_a_convolution_between_norms(
     inputs: int, outputs: int, size: int, added: bool, relu: bool
 ) -> None:
     """Forward with inputs normalized on the way, and both gradients in one kernel."""
-    before, after = norm(inputs), norm(outputs)
+    norm_before, norm_after = norm(inputs), norm(outputs)
     x, grad = activations(size, inputs), activations(size, outputs)
     weight = 0.1 * torch.randn(WORKERS, outputs, inputs, 3, 3)
-    own = tiles.tiling(x, weight, 1, (1, 1))
-    assert own is not None
-    assert tiles.both(own)
+    own = tiling(x, weight, 1)
+    assert dispatch.both_gradients_at_once(own)
     other = activations(size, inputs) if added else None
-    ahead, back = conv_cuda.pack(weight, own)
-    gate = Gate(x, normalized(x, *before, relu=relu), *before, added=False, relu=relu)
-    lazy = gate._replace(z=None)
-    y = conv_cuda.convolve(gate.z, ahead, own)[0]
-    assert torch.equal(conv_cuda.convolve(x, ahead, own, lazy)[0], y)
+    ahead, back = kernels.pack_weights(weight, own)
+    before = NormBefore(
+        x, normalized(x, *norm_before, relu=relu), *norm_before, added=False, relu=relu
+    )
+    lazy = before._replace(z=None)
+    y = kernels.convolve(before.z, ahead, own)[0]
+    assert torch.equal(kernels.convolve(x, ahead, own, lazy)[0], y)
 
     pixels = grad[0, ..., 0].numel()
-    normal = (y.double() - wide(after[0])) * wide(after[1])
+    normal = (y.double() - wide(norm_after[0])) * wide(norm_after[1])
     sums = torch.stack([grad.double(), grad.double() * normal], 1).sum((2, 3, 4))
     means = (sums / pixels).unbind(1)
-    dy = wide(after[1] * after[2]) * (grad - wide(means[0]) - normal * wide(means[1]))
-    z, kernel = gate.z.double().requires_grad_(), weight.bfloat16().double().requires_grad_()
+    dy = wide(norm_after[1] * norm_after[2]) * (grad - wide(means[0]) - normal * wide(means[1]))
+    z, kernel = before.z.double().requires_grad_(), weight.bfloat16().double().requires_grad_()
     exact = torch.autograd.grad(convolve(z, kernel, 1), (z, kernel), dy.bfloat16().double())
     through = exact[0] if other is None else exact[0] + other
-    through = through * (gate.z > 0) if relu else through
-    along = through * (x.double() - wide(before[0])) * wide(before[1])
+    through = through * (before.z > 0) if relu else through
+    along = through * (x.double() - wide(norm_before[0])) * wide(norm_before[1])
     expected = torch.stack([through, along], 1).sum((2, 3, 4))
 
-    shares = torch.rand(9)  # the sums come in pieces
-    pieces = (sums[:, None] * (shares / shares.sum())[:, None, None]).float().contiguous()
-    for kind in (gate, lazy):
-        dx, found, dweight = conv_cuda.both_gradients(
-            grad, After(y, pieces, *after[:3]), back, own, other, kind
+    shares = torch.rand(9)  # the sums come in parts
+    partials = (sums[:, None] * (shares / shares.sum())[:, None, None]).float().contiguous()
+    for kind in (before, lazy):
+        dx, found, dweight = kernels.both_gradients(
+            grad, NormAfter(y, partials, *norm_after[:3]), back, own, other, kind
         )
         assert distance(dx, through) < 3e-3
         assert distance(found.sum(1), expected) < 1e-3

@@ -1,5 +1,6 @@
 """Triton's kernels against plain torch, by Triton's interpreter: TRITON_INTERPRET=1 pytest."""
 
+import importlib
 import os
 from functools import partial
 from typing import Any
@@ -18,9 +19,12 @@ pytest.importorskip("triton")
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs TRITON_INTERPRET=1 or a GPU", allow_module_level=True)
 
-from partavg.engines.fused import norm_triton, wide
-from partavg.engines.fused.conv_triton import images
-from partavg.engines.fused.pool import pool
+from partavg.engines.fused.comparison import Setting
+from partavg.engines.fused.convolution.any_channels import four_channels
+from partavg.engines.fused.convolution.many_channels import ManyChannels
+from partavg.engines.fused.norm import batch_norm
+from partavg.engines.fused.norm.batch_norm import Settings
+from partavg.engines.fused.pool import operation as pool
 from partavg.kernels import sums
 from partavg.kernels.cast import cast
 
@@ -56,13 +60,24 @@ def test_statistics_alone_are_those_of_normalizing() -> None:
     found = []
     for into in (y, None):
         running = torch.zeros(2, 16), torch.ones(2, 16)
-        measured = norm_triton.measure(x)
-        own = norm_triton.normalize(x, measured, weight, bias, None, running, 1e-5, 0.1, True, into)
+        settings = Settings(running, 1e-5, 0.1, relu=True)
+        own = batch_norm.normalize(x, batch_norm.measure(x), weight, bias, None, settings, into)
         found.append(torch.stack([*own, *running]))
     assert torch.equal(*found)
     expected = torch.stack([F.batch_norm(a.movedim(-1, 1), None, None, w, b, True).relu()
                             for a, w, b in zip(x, weight, bias, strict=True)])  # fmt: skip
     torch.testing.assert_close(y, expected.movedim(2, -1))
+
+
+@pytest.mark.parametrize("folder", ["convolution", "norm", "pool"])
+def test_operations_equal_their_references(folder: str) -> None:
+    """The kernels that need no Hopper."""
+    benchmark = importlib.import_module(f"partavg.engines.fused.{folder}.benchmark")
+    torch.manual_seed(0)
+    setting = Setting(torch.device("cpu"), torch.float32, workers=2, samples=1)
+    for each in benchmark.comparisons(setting):
+        for one, other in zip(each.run(each.operation), each.run(each.reference), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-3, msg=each.title)
 
 
 def test_rows_in_another_precision() -> None:
@@ -87,10 +102,10 @@ def test_the_largest_of_four(by: Any, args: Any, size: tuple[int, int], ours: bo
     given[0, 0, 0, 0, 0] = torch.nan
     given[1, 0, :, :2, :2] = 1.0  # the first of equals gets the gradient
     found = []
-    for pooled in (partial(pool, by), lambda x, *a: by(x[:, 0], *a).unsqueeze(1)):
+    for pooled in (partial(pool.run, by, None, ""), lambda x, *a: by(x[:, 0], *a).unsqueeze(1)):
         x = given.clone().requires_grad_()
         y = pooled(x, *args)
-        assert ("Halved" in str(y.grad_fn)) == (ours and not found)
+        assert ("MaxPoolByTwo" in str(y.grad_fn)) == (ours and not found)
         y.backward(torch.linspace(0, 1, y.numel()).view(y.shape))
         found.append((y.detach(), x.grad))
     for one, other in zip(*found, strict=True):
@@ -125,9 +140,9 @@ def test_images(shape, normalize: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(found, transform(given, keys))
 
 
-def test_pixels_first() -> None:
+def test_images_with_four_channels() -> None:
     x = torch.randn(2, 3, 3, 40, 32)
-    y = images(x)
+    y = four_channels(x)
     assert torch.equal(y[..., :3], x.permute(0, 1, 3, 4, 2))
     assert not y[..., 3].any()
 
@@ -136,14 +151,16 @@ def test_pixels_first() -> None:
     ("count", "inputs", "outputs", "size", "side"),
     [(2, 32, 64, 7, 3), (4, 48, 32, 4, 3), (2, 32, 32, 14, 5), (2, 32, 48, 8, 3)],
 )
-def test_wide_convolutions(count: int, inputs: int, outputs: int, size: int, side: int) -> None:
+def test_convolutions_with_many_channels(
+    count: int, inputs: int, outputs: int, size: int, side: int
+) -> None:
     x = torch.randn(2, count, inputs, size, size, requires_grad=True)
     flat = torch.randn(2, outputs * inputs * side * side + 8)
     weight = flat[:, 8:].view(2, outputs, inputs, side, side).requires_grad_()
     bias = torch.randn(2, outputs, requires_grad=True)
     given = zip(x, weight, bias, strict=True)
     expected = torch.stack([F.conv2d(*each, 1, side // 2) for each in given])
-    found, again = wide.Conv.apply(x, weight, bias)
+    found, again = ManyChannels.apply(x, weight, bias)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
     outer, added = torch.randn_like(expected), torch.randn_like(x)
     leaves = x, weight, bias

@@ -15,7 +15,9 @@ from time import monotonic, sleep
 
 from torch import distributed
 from torch.distributed import ProcessGroup
-from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
+from torch.distributed.distributed_c10d import PrefixStore, Store
+
+from partavg.torch_internals import store_of
 
 _GLANCE = 0.5  # seconds between two looks at the store for a rank in trouble
 _WAITING, _WORKING = "waiting", "working"
@@ -68,7 +70,7 @@ class RollCall:
         """The roll call of a process group of torch.distributed; all its ranks must take part."""
         name = (group or distributed.group.WORLD).group_name  # type: ignore[union-attr]
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # the store outlives restarts
-        store = PrefixStore(f"partavg/roll/{name}/{attempt}", _get_default_store())
+        store = PrefixStore(f"partavg/roll/{name}/{attempt}", store_of(group))
         rank, size = distributed.get_rank(group), distributed.get_world_size(group)
         return cls(store, rank, size, patience=patience)
 

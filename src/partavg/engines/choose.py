@@ -13,7 +13,7 @@ from partavg.engines.fused.precision import Precision, resolve
 from partavg.engines.looped import Looped
 from partavg.engines.model import RowModel
 from partavg.engines.vmapped import Vmapped
-from partavg.kernels.backend import by_torch
+from partavg.kernels.backend import without_triton
 
 EngineName = Literal["auto", "looped", "vmapped", "fused"]
 Rows = tuple[Tensor, Tensor]
@@ -65,7 +65,7 @@ def choose(
             return Choice("looped", 1, "as configured")
         why = ""
         if name == "fused" or (name == "auto" and few[0].is_cuda):
-            with by_torch():  # the kernels are checked in the precision that is wanted
+            with without_triton():  # the kernels are checked in the precision that is wanted
                 why = _problem("fused", model, few, batch, expected)
             if not why:
                 wanted = resolve(precision, model.dtype, few[0].device)

@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
 from partavg.core.seeds import bits24
+from partavg.torch_internals import dropouts
 
 NEXT = -4658895280553007687  # any large odd number
 
@@ -65,7 +65,7 @@ def refused(module: nn.Module) -> Iterator[None]:
             "use activation checkpointing only around layers without dropout"
         )
 
-    layers = [layer for layer in module.modules() if isinstance(layer, _DropoutNd)]
+    layers = [layer for layer in module.modules() if isinstance(layer, dropouts())]
     handles = [layer.register_forward_pre_hook(refuse) for layer in layers]
     try:
         yield

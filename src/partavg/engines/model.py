@@ -85,7 +85,7 @@ class RowModel:
         for name, view in views.items():
             value = self._native(name, view).clone()
             for home, key in self._homes[name]:
-                home[key] = value
+                setattr(home, key, value)
         yield self._module, self._parameters
         after = dict(self._module.named_buffers())
         for name, view in views.items():
@@ -131,12 +131,12 @@ class RowModel:
         return (value if dtype.is_floating_point else value.round()).to(dtype)
 
 
-def _homes(module: nn.Module, buffer: Tensor) -> list[tuple[dict[str, Tensor | None], str]]:
+def _homes(module: nn.Module, buffer: Tensor) -> list[tuple[nn.Module, str]]:
     """All places in a module where a buffer stands."""
     return [
-        (part._buffers, key)
+        (part, key)
         for part in module.modules()
-        for key, value in part._buffers.items()
+        for key, value in part.named_buffers(recurse=False, remove_duplicate=False)
         if value is buffer
     ]
 

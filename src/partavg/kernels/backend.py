@@ -24,8 +24,8 @@ def uses_triton(x: Tensor) -> bool:
 
 
 @contextmanager
-def by_torch() -> Iterator[None]:
-    """Without Triton's kernels inside, in any thread: there is nothing to compile."""
+def without_triton() -> Iterator[None]:
+    """Compute with torch's kernels alone inside, in any thread: there is nothing to compile."""
     _avoided.append(None)
     try:
         yield
@@ -45,7 +45,7 @@ def lacks(device: torch.device) -> str:
 
 
 @cache
-def roomy(device: torch.device) -> bool:
+def like_hopper(device: torch.device) -> bool:
     """Whether a GPU has a copy engine and the shared memory for its tiles, as Hopper has."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < (9, 0):
         return False

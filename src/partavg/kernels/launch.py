@@ -35,15 +35,15 @@ def _kind(tensor: Any) -> object:
     return tensor.base.dtype, tuple(tensor.block_shape)
 
 
-def remembered(key: object, compile: Callable[[], object]) -> bool:
-    """Whether a kernel of another kind is only to be compiled, together with the others."""
+def only_compiled(key: object, compile: Callable[[], object]) -> bool:
+    """Whether a kernel that is no Triton's is not to start, but to be compiled with the others."""
     if _collected:
         _collected[-1][key] = compile
     return bool(_collected)
 
 
 @contextmanager
-def rehearsed() -> Iterator[None]:
+def compiling_ahead() -> Iterator[None]:
     """Start no kernel inside, and compile all of them at the end; what is computed is void.
 
     One after another, the kernels of a network would take half a minute.

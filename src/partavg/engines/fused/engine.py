@@ -2,23 +2,28 @@
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.func import vmap
-from torch.utils import _pytree as pytree
+from torch.fx.node import map_aggregate
 
 from partavg.core.loop import Batch, Gradients
-from partavg.engines.fused.graph import Recorded
+from partavg.engines.fused.cuda_graph import Recorded
 from partavg.engines.fused.precision import Exactness, Precision, compute_dtype
 from partavg.engines.fused.program import Program, Uncovered
 from partavg.engines.fused.rows import Rows
 from partavg.engines.model import RowModel
 from partavg.engines.pieces import pieces
-from partavg.kernels.aside import in_order, join, side_by_side
 from partavg.kernels.backend import lacks, uses_triton
-from partavg.kernels.launch import rehearsed
+from partavg.kernels.launch import compiling_ahead
+from partavg.kernels.streams import (
+    each_on_own_stream,
+    wait_for_side_stream,
+    without_side_stream,
+)
 
 
 class Fused:
@@ -69,7 +74,7 @@ class Fused:
     def _some(self, params: Tensor, buffers: Tensor, rows: slice, some: Batch) -> Gradients:
         """The gradients of a chunk."""
         if not self._ready and uses_triton(params):
-            with rehearsed():
+            with compiling_ahead():
                 self._differentiate(params[rows], buffers[rows].clone(), some)
         self._ready = True
         if params.is_cuda and self._chunk >= len(params):
@@ -82,7 +87,11 @@ class Fused:
         self, params: Tensor, buffers: Tensor, batch: Batch
     ) -> tuple[Tensor, list[tuple[slice, Tensor]]]:
         """The losses and all gradients of all rows."""
-        if len(params) >= 32 and self._compute == torch.bfloat16 and self._program.brief:
+        if (
+            len(params) >= 32
+            and self._compute == torch.bfloat16
+            and self._program.has_short_kernels
+        ):
             return self._halves(params, buffers, batch)
         losses, grads = self._differentiate(params, buffers, batch)
         return losses, list(pieces(grads, self._model.params))
@@ -100,7 +109,7 @@ class Fused:
 
         middle = len(params) // 2
         both = slice(0, middle), slice(middle, len(params))
-        side_by_side([partial(half, rows) for rows in both], self._device)
+        each_on_own_stream([partial(half, rows) for rows in both], self._device)
         return losses, [(slice(0, params.shape[1]), found)]
 
     def _differentiate(
@@ -111,17 +120,21 @@ class Fused:
         leaves = {name: view.detach().requires_grad_() for name, view in views.items()}
         tensors = self._tensors(leaves, self._model.buffers.views(buffers))
         outputs = self._program(batch.inputs, Rows(tensors, batch.keys, self._compute))
-        outputs = pytree.tree_map_only(Tensor, lambda y: y.to(self._model.dtype), outputs)
+        outputs = map_aggregate(outputs, self._kept)
         losses = self._losses(outputs, batch.targets)
         # Rows do not depend on each other: the gradient of the sum is that of each of them.
-        with in_order(self._program.repeats):
+        with without_side_stream(self._program.shares_parameters):
             grads = torch.autograd.grad(
                 losses.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True
             )
-        join(self._device)
+        wait_for_side_stream(self._device)
         if self._ticks is not None:
             buffers += self._ticks
         return losses.detach(), list(grads)
+
+    def _kept(self, output: Any) -> Any:
+        """An output as the loss is to see it, in the parameters' dtype."""
+        return output.to(self._model.dtype) if isinstance(output, Tensor) else output
 
     def _tensors(self, leaves: dict[str, Tensor], buffers: dict[str, Tensor]) -> dict[str, Tensor]:
         """All tensors of the module under all their names, those outside the rows expanded."""

@@ -1,13 +1,11 @@
 """What the layers of a program read of the workers, and the keys they draw from."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
-from partavg.engines.dropout import NEXT, KeyedDropout
+from partavg.engines.dropout import NEXT
 
 
 class Rows:
@@ -32,6 +30,10 @@ class Rows:
         """A parameter or buffer as it is kept."""
         return self._tensors[name]
 
+    def tensor_of(self, layer: str, name: str) -> Tensor:
+        """A parameter or buffer of a layer, which must have it."""
+        return self._tensors[f"{layer}.{name}" if layer else name]
+
     def maybe(self, layer: str, name: str) -> Tensor | None:
         """A parameter or buffer of a layer, where it has one."""
         return self._tensors.get(f"{layer}.{name}" if layer else name)
@@ -40,17 +42,8 @@ class Rows:
         """A value as activations are computed; whole numbers stay what they are."""
         return value.to(self.compute) if value.is_floating_point() else value
 
-    def dropout(self, function: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Dropout, with the masks that the other engines draw from the same keys."""
-        kwargs = {**kwargs, "inplace": False}
-        p = kwargs.get("p", args[0] if args else 0.5)
-        if p == 0 or not kwargs.get("training", args[1] if len(args) > 1 else True):
-            return x
+    def next_keys(self) -> Tensor:
+        """Keys [m] for the next dropout of this pass: each draws from others."""
         keys = self._keys + self._drawn * NEXT
         self._drawn += 1
-
-        def drop(x: Tensor, key: Tensor) -> Tensor:
-            with KeyedDropout(key):
-                return function(x, *args[:2], **kwargs)
-
-        return vmap(drop)(x, keys)
+        return keys

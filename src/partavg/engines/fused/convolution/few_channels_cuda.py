@@ -1,0 +1,204 @@
+"""The convolutions of small residual networks, in CUDA: bf16, 16 to 64 channels, 3 x 3 or 1 x 1.
+
+With so few channels a matrix product is limited by how often pixels are read. These kernels keep
+tiles of pixels in shared memory, the next one on its way, and read all taps from there. What
+BatchNorm has to add up over all pixels, forward and backward, they add up as they write them.
+"""
+
+from functools import cache
+from importlib import resources
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from partavg.engines.fused.convolution.tiling import BothGradients, Constants, Tiling, transposed
+from partavg.kernels.launch import only_compiled
+from partavg.torch_internals import cuda_compiler
+
+_SPLITS = 32  # partial sums that BatchNorm adds up
+SOURCES = {
+    "pack_weights": (),
+    "convolve": ("pixels",),
+    "weight_gradient": ("taps",),
+    "both_gradients": ("pixels", "taps"),
+}
+"""The kernels, each in a file of its name, and what they are made of besides what all share."""
+
+
+class NormBefore(NamedTuple):
+    """What a BatchNorm and a ReLU did to the inputs of a convolution: x became z."""
+
+    x: Tensor
+    z: Tensor | None
+    """None where the convolution normalizes x itself."""
+    mean: Tensor
+    rstd: Tensor
+    weight: Tensor
+    bias: Tensor
+    added: bool
+    """Whether something was added in between."""
+    relu: bool
+
+
+class NormAfter(NamedTuple):
+    """The BatchNorm after a convolution: the sums of its gradients are known."""
+
+    x: Tensor
+    sums: Tensor
+    mean: Tensor
+    rstd: Tensor
+    weight: Tensor
+
+
+def pack_weights(weight: Tensor, own: Tiling) -> tuple[Tensor, Tensor]:
+    """Weights [m, k, c, r, s] as warps multiply them, ahead and for input gradients."""
+    both = weight.new_empty(2, len(weight), 9 * own.C * own.K, dtype=torch.bfloat16)
+    vec, vec_back = (tiling.K // 8 // tiling.forward()["WN"] for tiling in (own, transposed(own)))
+    constants = own.constants(VEC=vec, VEC_BACK=vec_back, FLIP=own.STRIDE == 1, THREADS=256)
+    memory = 16 * own.C * (own.TAPS + 1) * 4
+    grid = own.K // 16, len(weight)
+    _start("pack_weights", constants, memory, grid, [weight, *both, weight.stride(0)])
+    return both[0], both[1]
+
+
+def convolve(
+    x: Tensor, weight: Tensor, own: Tiling, before: NormBefore | None = None
+) -> tuple[Tensor, Tensor, int]:
+    """Outputs for x [m, n, h, w, c], and their `norm.batch_norm.Statistics`: partials and pixels.
+
+    With a norm before it, x is normalized on the way.
+    """
+    return _convolve(x, weight, own, before=before, ahead=True)
+
+
+def input_gradient(
+    grad: Tensor, weight: Tensor, own: Tiling, added: Tensor | None, before: NormBefore | None
+) -> tuple[Tensor, Tensor, int]:
+    """The inputs' gradient plus `added`, sent back through a ReLU; what its BatchNorm adds up.
+
+    The partial sums are of the gradient and of it times the normalized x.
+    """
+    return _convolve(grad, weight, transposed(own), added, before)
+
+
+def _convolve(
+    x: Tensor,
+    weight: Tensor,
+    own: Tiling,
+    added: Tensor | None = None,
+    before: NormBefore | None = None,
+    *,
+    ahead: bool = False,
+) -> tuple[Tensor, Tensor, int]:
+    workers, count = x.shape[:2]
+    scale = 2 if own.UP else 1
+    y = x.new_empty(workers, count, own.GH * scale, own.GW * scale, own.K)
+    gated = before is not None and not ahead
+    cut = own.forward(gated=gated)
+    each = _each(own.tiles(count), workers, cut["BLOCKS"], x.device)
+    splits = -(-own.tiles(count) // each)
+    partial = torch.empty((workers, splits, 2, own.K), device=x.device)
+    constants = own.constants(
+        **{name: cut[name] for name in ("WN", "RW", "THREADS", "BLOCKS", "HELD", "EARLY")},
+        ADD=added is not None,
+        SUMS=2 if gated else int(ahead),
+        NORMED=before is not None and ahead,
+        RESIDUAL=before is not None and before.added and before.relu,
+        RELU=before is not None and before.relu,
+    )
+    norm: list[Any] = [y, y, *[partial] * 4]
+    if before:
+        z = before.x if before.z is None else before.z
+        norm = [before.x, z, before.mean, before.rstd, before.weight, before.bias]
+    apart = before.weight.stride(0) if before else 0
+    tensors = [x, weight, y if added is None else added, *norm, y, partial]
+    _start("convolve", constants, cut["memory"], (splits, workers), [*tensors, count, each, apart])
+    return y, partial, each * own.pixels * scale * scale
+
+
+def weight_gradient(x: Tensor, grad: Tensor, own: Tiling) -> Tensor:
+    """[m, k, c, r, s] from x [m, n, h, w, c] and the outputs' gradient [m, n, h, w, k]."""
+    workers, count = x.shape[:2]
+    cut = own.weight()
+    tiles = own.tiles(count)
+    each = _each(tiles, workers, cut["BLOCKS"], x.device)
+    splits = -(-tiles // each)
+    side = 3 if own.TAPS == 9 else 1
+    out = torch.empty((splits, workers, own.K, own.REAL, side, side), device=x.device)
+    constants = own.constants(**{name: cut[name] for name in ("RW", "SIDE", "THREADS", "BLOCKS")})
+    arguments = [x, grad, out, count, each, workers]
+    _start("weight_gradient", constants, cut["memory"], (splits, workers), arguments)
+    return out[0] if splits == 1 else out.sum(0)
+
+
+def both_gradients(
+    grad: Tensor,
+    after: NormAfter,
+    weight: Tensor,
+    own: Tiling,
+    added: Tensor | None,
+    before: NormBefore,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`input_gradient`, with its sums, and `weight_gradient`, from a gradient after a BatchNorm."""
+    both = BothGradients(*transposed(own))
+    workers, count = grad.shape[:2]
+    cut = both.cut()
+    each = _each(both.tiles(count), workers, cut["BLOCKS"], grad.device)
+    splits = -(-both.tiles(count) // each)
+    dx = torch.empty_like(before.x)
+    partial = torch.empty((workers, splits, 2, both.K), device=grad.device)
+    dweight = torch.empty((splits, workers, both.C, both.K, 3, 3), device=grad.device)
+    constants = both.constants(
+        **{name: cut[name] for name in ("WN", "RW", "SIDE", "HELD", "THREADS", "BLOCKS")},
+        ADD=added is not None,
+        NORMED=before.z is None,
+        RELU=before.relu,
+    )
+    arguments = [
+        *(grad, *after, weight, dx if added is None else added),
+        *(before.x, before.x if before.z is None else before.z),
+        *(before.mean, before.rstd, before.weight, before.bias, dx, partial, dweight),
+        *(count, each, workers, after.sums.shape[1]),
+        *(after.weight.stride(0), before.weight.stride(0)),
+    ]
+    _start("both_gradients", constants, cut["memory"], (splits, workers), arguments)
+    return dx, partial, dweight
+
+
+def _each(tiles: int, workers: int, blocks: int, device: torch.device) -> int:
+    """Tiles for one block, so that all blocks end at about the same time."""
+    slots = blocks * _processors(device)
+
+    def time(splits: int) -> tuple[int, int]:
+        return -(-splits * workers // slots) * -(-tiles // splits), splits
+
+    return -(-tiles // min(range(1, min(tiles, _SPLITS) + 1), key=time))
+
+
+@cache
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@cache
+def _compiled(name: str, constants: Constants, memory: int) -> Any:
+    compiler = cuda_compiler()
+    assert compiler is not None  # otherwise dispatch takes other kernels
+    folder = resources.files(__package__) / "cuda"
+    given = "".join(f"#define {key} {int(value)}\n" for key, value in constants)
+    parts = "instructions", "tiles", *SOURCES[name], name
+    source = "".join((folder / f"{part}.cu").read_text() for part in parts)
+    torch.cuda.synchronize()  # so that a thread of its own knows the device
+    kernel = compiler(given + source, name)
+    kernel.set_shared_memory_config(memory)
+    return kernel
+
+
+def _start(
+    name: str, constants: Constants, memory: int, grid: tuple[int, int], arguments: list[Any]
+) -> None:
+    """Start a kernel on a grid of blocks, or remember to compile it."""
+    if not only_compiled((name, constants), lambda: _compiled(name, constants, memory)):
+        threads = dict(constants)["THREADS"]
+        _compiled(name, constants, memory)((*grid, 1), (threads, 1, 1), arguments, memory)

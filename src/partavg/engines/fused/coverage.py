@@ -1,0 +1,96 @@
+"""What the engine can run: every layer, function and method, and the operation that runs it.
+
+A new layer is one line here. An operation is called as `run(what, rows, name, *args, **options)`:
+the layer or function itself, the workers' tensors, the layer's name among them (functions have
+none), and what the module calls it with. A rule says which instances of a layer are covered.
+"""
+
+import operator
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx, nn
+from torch.nn import functional as F
+
+from partavg.engines.fused import by_vmap
+from partavg.engines.fused.convolution import operation as convolution
+from partavg.engines.fused.dropout import operation as dropout
+from partavg.engines.fused.embedding import operation as embedding
+from partavg.engines.fused.linear import operation as linear
+from partavg.engines.fused.norm import operation as norm
+from partavg.engines.fused.pool import operation as pool
+from partavg.engines.fused.recurrent import operation as recurrent
+
+
+def _always(layer: Any) -> bool:
+    return True
+
+
+class Covered(NamedTuple):
+    """The operation that runs a layer, function or method, and for which layers it can."""
+
+    run: Callable[..., Any]
+    rule: Callable[[Any], bool] = _always
+
+
+def _named(namespace: Any, names: str) -> list[Any]:
+    return [getattr(namespace, name) for name in names.split()]
+
+
+_POOLS = "AvgPool1d AvgPool2d MaxPool1d MaxPool2d"
+_ADAPTIVE_POOLS = "AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveMaxPool2d"
+_STATELESS = (
+    "ELU Flatten GELU Hardswish Identity LeakyReLU ReLU ReLU6 SiLU Sigmoid Softmax Softplus Tanh "
+    "Unflatten ZeroPad2d"
+)
+_OPERATORS = "add sub mul truediv neg pow matmul floordiv getitem iadd"
+_MATHEMATICS = (
+    "add sub mul div neg abs exp log sqrt square pow clamp matmul bmm chunk split flatten reshape "
+    "permute transpose squeeze unsqueeze mean sum amax relu sigmoid tanh softmax log_softmax"
+)
+_ACTIVATIONS = (
+    "relu relu6 leaky_relu elu gelu silu sigmoid tanh softmax log_softmax softplus linear pad "
+    "normalize"
+)
+
+COVERED: dict[Any, Covered] = {
+    # Layers with parameters, by their classes.
+    nn.Conv2d: Covered(convolution.run, convolution.covers),
+    nn.BatchNorm1d: Covered(norm.run),
+    nn.BatchNorm2d: Covered(norm.run),
+    nn.Linear: Covered(linear.run),
+    nn.Embedding: Covered(embedding.run, embedding.covers),
+    nn.LSTM: Covered(recurrent.run, recurrent.covers),
+    nn.Conv1d: Covered(by_vmap.call_layer),
+    nn.GroupNorm: Covered(by_vmap.call_layer),
+    nn.LayerNorm: Covered(by_vmap.call_layer),
+    # Layers without.
+    **dict.fromkeys(_named(nn, _POOLS), Covered(pool.run)),
+    **dict.fromkeys(_named(nn, _ADAPTIVE_POOLS), Covered(pool.run)),
+    **dict.fromkeys(_named(nn, "Dropout Dropout1d Dropout2d Dropout3d"), Covered(dropout.run)),
+    **dict.fromkeys(_named(nn, _STATELESS), Covered(by_vmap.call)),
+    # Functions.
+    **dict.fromkeys(_named(F, "max_pool2d avg_pool2d adaptive_avg_pool2d"), Covered(pool.run)),
+    **dict.fromkeys(_named(F, "dropout dropout1d dropout2d dropout3d"), Covered(dropout.run)),
+    **dict.fromkeys(_named(operator, _OPERATORS), Covered(by_vmap.call)),
+    **dict.fromkeys(_named(torch, _MATHEMATICS), Covered(by_vmap.call)),
+    **dict.fromkeys(_named(torch, "cat stack zeros_like ones_like"), Covered(by_vmap.call)),
+    **dict.fromkeys(_named(F, _ACTIVATIONS), Covered(by_vmap.call)),
+    (getattr, "shape"): Covered(by_vmap.shape),
+    # Methods of tensors, by their names.
+    **dict.fromkeys(_MATHEMATICS.split(), Covered(by_vmap.call)),
+    **dict.fromkeys(("contiguous", "expand", "t", "view"), Covered(by_vmap.call)),
+    "size": Covered(by_vmap.size),
+}
+
+
+def find(node: fx.Node, layer: nn.Module | None) -> Covered | None:
+    """The entry for a node of a traced module, and for its layer if it calls one."""
+    key: Any = node.target
+    if layer is not None:
+        key = type(layer)
+    elif key is getattr:
+        key = getattr, node.args[1]
+    found = COVERED.get(key)
+    return found if found is not None and (layer is None or found.rule(layer)) else None

@@ -1,0 +1,1 @@
+"""Dropout, with the masks that the other engines draw."""

@@ -1,0 +1,1 @@
+"""Linear layers: products with a weight matrix for each worker."""

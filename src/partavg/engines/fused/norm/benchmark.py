@@ -1,0 +1,48 @@
+"""BatchNorm, an addition and ReLU against plain torch."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from partavg.engines.fused import dispatch
+from partavg.engines.fused.comparison import Comparison, Setting, main
+from partavg.engines.fused.dispatch import device_of
+from partavg.engines.fused.norm import operation, reference
+from partavg.engines.fused.norm.parameters import NormParameters
+
+LAYERS = ((16, 32, False), (16, 32, True), (64, 8, True), (160, 16, False))
+"""Channels, size, and whether something is added."""
+
+
+def comparisons(setting: Setting) -> Iterator[Comparison]:
+    """One for each layer."""
+    for channels, size, adds in LAYERS:
+        x = setting.activations(channels, size, size)
+        affine = setting.parameters(channels), setting.parameters(channels)
+        added = (setting.activations(channels, size, size),) if adds else ()
+        way = dispatch.norm(x.dtype, 0.1, device_of(x))
+        yield Comparison(
+            f"{channels} channels, {size} x {size}{', added' if adds else ''}, {way}",
+            partial(_normalize, operation.batch_norm),
+            partial(_normalize, reference.batch_norm),
+            (x, *affine, *added),
+        )
+
+
+def _normalize(
+    norm: Callable[..., Any],
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    residual: Tensor | None = None,
+) -> Tensor:
+    running = torch.zeros_like(weight), torch.ones_like(weight)
+    found: Tensor = norm(x, NormParameters(weight, bias, *running), 1e-5, 0.1, residual, True)
+    return found
+
+
+if __name__ == "__main__":
+    main(comparisons)

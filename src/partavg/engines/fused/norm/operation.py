@@ -1,0 +1,71 @@
+"""BatchNorm for all workers at once, with the residual addition and the ReLU that follow it."""
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from partavg.engines.fused import dispatch
+from partavg.engines.fused.dispatch import Norm, device_of
+from partavg.engines.fused.norm import reference
+from partavg.engines.fused.norm.parameters import NormParameters
+from partavg.engines.fused.rows import Rows
+
+if TYPE_CHECKING:
+    from partavg.engines.fused.norm.batch_norm import Statistics
+
+
+def run(
+    layer: Any,
+    rows: Rows,
+    name: str,
+    x: Tensor,
+    residual: Tensor | None = None,
+    *,
+    relu: bool = False,
+    statistics: "Statistics | None" = None,
+) -> Tensor:
+    """The layer's outputs for x [m, n, c, …]; updates the running statistics in place.
+
+    The number of batches is left to the engine, which counts for all layers at once. `statistics`
+    are those of x, where the layer before it took them.
+    """
+    own = NormParameters.of(rows, name)
+    if residual is not None and residual.shape != x.shape:
+        y = run(layer, rows, name, x, statistics=statistics) + residual
+        return y.relu() if relu else y
+    if not layer.training and own.mean is not None:
+        assert own.var is not None
+        return reference.normalize(
+            x, own.weight, own.bias, own.mean, own.var, layer.eps, residual, relu
+        )
+    momentum = layer.momentum
+    if momentum is None:  # a cumulative mean
+        batches = rows.maybe(name, "num_batches_tracked")
+        momentum = None if batches is None else 1 / (batches + 1).unsqueeze(1)
+    return batch_norm(x, own, layer.eps, momentum, residual, relu, statistics)
+
+
+def batch_norm(
+    x: Tensor,
+    own: NormParameters,
+    eps: float,
+    momentum: float | Tensor | None,
+    residual: Tensor | None,
+    relu: bool,
+    statistics: "Statistics | None" = None,
+) -> Tensor:
+    """Normalize x [m, n, c, …] by the statistics of each worker's batch; update the running ones.
+
+    `momentum` is the weight of this batch in them, for all workers or [m, 1].
+    """
+    if dispatch.norm(x.dtype, momentum, device_of(x)) == Norm.TORCH:
+        return reference.batch_norm(x, own, eps, momentum, residual, relu)
+    from partavg.engines.fused.norm.batch_norm import BatchNorm, Settings
+
+    running = None if momentum is None else own.running
+    assert not isinstance(momentum, Tensor)  # dispatch has seen it
+    settings = Settings(running, eps, momentum or 0.0, relu)
+    y: Tensor = BatchNorm.apply(  # type: ignore[no-untyped-call]
+        x, own.weight, own.bias, residual, settings, statistics
+    )
+    return y

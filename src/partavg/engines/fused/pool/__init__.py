@@ -1,0 +1,1 @@
+"""Pooling: the samples of all workers are one batch."""

@@ -1,0 +1,1 @@
+"""LSTM layers of all workers and both directions at once."""

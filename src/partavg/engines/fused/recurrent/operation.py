@@ -1,0 +1,164 @@
+"""nn.LSTM for all workers and both directions at once."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from partavg.engines.fused.rows import Rows
+
+Ends = tuple[Tensor, Tensor]
+"""The hidden states and the cell states."""
+
+
+def covers(layer: Any) -> bool:
+    """Whether nothing is projected, nor dropped between layers.
+
+    There torch.lstm draws dropout from its own stream, not from a worker's key.
+    """
+    return bool(layer.proj_size == 0 and (layer.num_layers == 1 or layer.dropout == 0))
+
+
+def run(
+    layer: Any, rows: Rows, name: str, x: Tensor, start: Ends | None = None
+) -> tuple[Tensor, Ends]:
+    """The layer's outputs and last states, for x [m, n, t, e] or [m, t, n, e]."""
+    weights = [rows.cast(rows.tensor_of(name, key)) for key in weight_names(layer)]
+    return lstm(layer, weights, x, start)
+
+
+def weight_names(layer: nn.LSTM) -> list[str]:
+    """The parameters in the order in which torch.lstm takes them, by their documented names."""
+    ways = ("", "_reverse") if layer.bidirectional else ("",)
+    kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")[: 4 if layer.bias else 2]
+    numbers = range(layer.num_layers)
+    return [f"{kind}_l{number}{way}" for number in numbers for way in ways for kind in kinds]
+
+
+def lstm(
+    layer: nn.LSTM,
+    weights: Sequence[Tensor],
+    x: Tensor,
+    start: Ends | None,
+) -> tuple[Tensor, Ends]:
+    """What nn.LSTM returns for x [m, n, t, e] (or [m, t, n, e]); weights in the layer's order."""
+    x = x.transpose(1, 2) if layer.batch_first else x  # [m, t, n, e]
+    directions = 2 if layer.bidirectional else 1
+    each = len(weights) // (layer.num_layers * directions)
+    if start is None:
+        zeros = x.new_zeros(len(x), layer.num_layers * directions, x.shape[2], layer.hidden_size)
+        start = zeros, zeros
+    ends: list[Ends] = []
+    for number in range(layer.num_layers):
+        first = number * directions
+        own = [weights[i * each : (i + 1) * each] for i in range(first, first + directions)]
+        into, recurrent, *biases = (torch.stack(some) for some in zip(*own, strict=True))
+        bias = biases[0] + biases[1] if biases else None
+        before = tuple(s[:, first : first + directions].transpose(0, 1) for s in start)
+        x, hidden, cell = _layer(x, into, recurrent, bias, *before)
+        ends.append((hidden, cell))
+    hiddens, cells = (torch.cat(some).transpose(0, 1) for some in zip(*ends, strict=True))
+    return x.transpose(1, 2) if layer.batch_first else x, (hiddens, cells)
+
+
+def _layer(
+    x: Tensor,
+    into: Tensor,
+    recurrent: Tensor,
+    bias: Tensor | None,
+    hidden: Tensor,
+    cell: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One layer, weights [directions, m, …]: outputs [m, t, n, directions · h], last states."""
+    directions, workers, width = into.shape[:3]
+    steps, count = x.shape[1:3]
+    both = torch.stack([x, x.flip(1)][:directions])  # [d, m, t, n, e]
+    given = torch.bmm(both.flatten(2, 3).flatten(0, 1), into.flatten(0, 1).transpose(1, 2))
+    if bias is not None:
+        given = given + bias.flatten(0, 1)[:, None]
+    given = given.view(directions * workers, steps, count, width).transpose(0, 1)
+    hiddens, last = Recurrence.apply(  # type: ignore[no-untyped-call]
+        given, recurrent.flatten(0, 1), hidden.flatten(0, 1), cell.flatten(0, 1)
+    )
+    outputs = hiddens.view(steps, directions, workers, count, -1)
+    ends = outputs[-1]
+    ways = [outputs[:, 0], outputs[:, -1].flip(0)][:directions]
+    return torch.cat(ways, -1).transpose(0, 1), ends, last.view_as(ends)
+
+
+class Recurrence(torch.autograd.Function):
+    """The recurrence, with weights [b, 4h, h] and the inputs' share of the gates [t, b, n, 4h].
+
+    Its own backward pass adds up the weights' gradient in one product at the end: autograd would
+    add to all weights in every step.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, given: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor) -> Any:
+        width = hidden.shape[-1]
+        across = recurrent.transpose(1, 2)
+        gates = torch.empty_like(given)
+        hiddens = given.new_empty(len(given) + 1, *hidden.shape)
+        cells = hiddens.new_empty(hiddens.shape, dtype=_wide(given.dtype))
+        hiddens[0], cells[0] = hidden, cell
+        for step, share in enumerate(given):
+            raw = torch.baddbmm(share, hiddens[step], across)
+            _forward_(raw, gates[step], cells[step], cells[step + 1], hiddens[step + 1], width)
+        ctx.save_for_backward(recurrent, gates, hiddens, cells)
+        return hiddens[1:].clone(), cells[-1].to(given.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, outer: Tensor, last: Tensor) -> Any:
+        recurrent, gates, hiddens, cells = ctx.saved_tensors
+        width = hiddens.shape[-1]
+        grads = torch.empty_like(gates)
+        cell = last.to(cells.dtype).clone()
+        hidden = torch.zeros_like(hiddens[0])
+        for step in reversed(range(len(gates))):
+            hidden = hidden + outer[step]
+            _backward_(hidden, cell, gates[step], cells[step], cells[step + 1], grads[step], width)
+            hidden = torch.bmm(grads[step], recurrent)
+        steps_in = hiddens[:-1].transpose(0, 1).flatten(1, 2)  # [b, t · n, h]
+        weight = torch.bmm(grads.transpose(0, 1).flatten(1, 2).transpose(1, 2), steps_in)
+        return grads, weight, hidden, cell.to(gates.dtype)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """Cell states add up over a whole text: 8 bits of mantissa are too few for them."""
+    return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+
+
+def _forward_(
+    raw: Tensor, gates: Tensor, before: Tensor, after: Tensor, hidden: Tensor, width: int
+) -> None:
+    """One step: gates [b, n, 4h] from raw ones, the cells after it, and the hidden states."""
+    into, forget, new, out = torch.split(raw, width, -1)
+    into, forget, out = into.sigmoid(), forget.sigmoid(), out.sigmoid()
+    new = new.tanh()
+    gates.copy_(torch.cat([into, forget, new, out], -1))
+    after.copy_(forget * before + into * new)
+    hidden.copy_(out * after.tanh())
+
+
+def _backward_(
+    hidden: Tensor,
+    cell: Tensor,
+    gates: Tensor,
+    before: Tensor,
+    after: Tensor,
+    grads: Tensor,
+    width: int,
+) -> None:
+    """One step back: the raw gates' gradients, and in `cell` that of the cells before it."""
+    into, forget, new, out = torch.split(gates.to(cell.dtype), width, -1)
+    tanh = after.tanh()
+    cell.addcmul_(hidden * out, 1 - tanh.square())
+    parts = [
+        cell * new * into * (1 - into),
+        cell * before * forget * (1 - forget),
+        cell * into * (1 - new.square()),
+        hidden * tanh * out * (1 - out),
+    ]
+    grads.copy_(torch.cat(parts, -1))
+    cell.mul_(forget)

@@ -1,0 +1,64 @@
+"""All that this package uses of torch without a promise that it stays, and what to do without it.
+
+Another release of torch may rename such a thing. Then nothing here fails: each function says below
+what it falls back on, and tests take each thing away to see it do so.
+"""
+
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import distributed, nn
+from torch.nn.modules import batchnorm, dropout
+
+if TYPE_CHECKING:  # not every torch is built with it
+    from torch.distributed.distributed_c10d import ProcessGroup, Store
+
+
+def cuda_compiler() -> Callable[[str, str], Any] | None:
+    """From a kernel's source and name to the kernel; None without one, and others must do."""
+    return getattr(torch.cuda, "_compile_kernel", None)
+
+
+def store_of(group: "ProcessGroup | None") -> "Store":
+    """A store that all ranks of a group reach: the one that the process group began with.
+
+    Otherwise the group's first rank opens one and tells the others where; all must take part.
+    """
+    found = getattr(distributed.distributed_c10d, "_get_default_store", None)
+    return _opened(group) if found is None else found()
+
+
+def _opened(group: "ProcessGroup | None") -> "Store":
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    size, first = distributed.get_world_size(group), distributed.get_rank(group) == 0
+    hosts: list[Any] = [None] * size
+    distributed.all_gather_object(hosts, socket.gethostname(), group)
+    host = "localhost" if len(set(hosts)) == 1 else hosts[0]
+    port: list[Any] = [None]
+    store: Store
+    if first:
+        store = TCPStore(host, 0, size, is_master=True, wait_for_workers=False)
+        port = [store.port]
+    distributed.broadcast_object_list(port, group=group, group_src=0)
+    if not first:
+        store = TCPStore(host, port[0], size, wait_for_workers=False)
+    return store
+
+
+def batch_norms() -> tuple[type[nn.Module], ...]:
+    """BatchNorm layers; with the class that other libraries derive theirs from, if there is one."""
+    public = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm
+    return *public, *_base(batchnorm, "_BatchNorm")
+
+
+def dropouts() -> tuple[type[nn.Module], ...]:
+    """Dropout layers, likewise."""
+    plain = nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d
+    return *plain, nn.AlphaDropout, nn.FeatureAlphaDropout, *_base(dropout, "_DropoutNd")
+
+
+def _base(module: Any, name: str) -> tuple[type[nn.Module], ...]:
+    return (getattr(module, name),) if hasattr(module, name) else ()

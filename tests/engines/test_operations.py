@@ -1,0 +1,52 @@
+"""Every operation of the fused engine against its slow reference, and their benchmarks."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+import torch
+
+from partavg.engines import fused
+from partavg.engines.fused import comparison
+from partavg.engines.fused.comparison import Setting
+from partavg.engines.fused.dispatch import device_of
+
+FOLDERS = sorted(path.parent.name for path in Path(fused.__file__).parent.glob("*/operation.py"))
+SETTING = Setting(torch.device("cpu"), torch.float64, workers=2, samples=3)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_operations_equal_their_references(folder: str) -> None:
+    """Outputs and gradients; on a GPU, benchmarks/gpu_check.py compares the kernels."""
+    benchmark = importlib.import_module(f"partavg.engines.fused.{folder}.benchmark")
+    torch.manual_seed(0)
+    for each in benchmark.comparisons(SETTING):
+        ours, theirs = each.run(each.operation), each.run(each.reference)
+        assert len(ours) > 1
+        for one, other in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(one, other, msg=each.title)
+
+
+def test_every_folder_has_its_three_files() -> None:
+    assert len(FOLDERS) == 7
+    for folder in FOLDERS:
+        files = {path.stem for path in (Path(fused.__file__).parent / folder).glob("*.py")}
+        assert files >= {"operation", "reference", "benchmark"}
+
+
+def test_a_benchmark_says_what_it_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    from partavg.engines.fused.linear.benchmark import comparisons
+
+    comparison.main(comparisons, ["--rounds", "2"])
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert torch.__version__ in first
+    assert "workers" in first
+    if not device_of(torch.empty(1)).triton:
+        assert (
+            rest.pop(0) == "There are no kernels for this device: operations are plain torch, too."
+        )
+    assert len(rest) == 2
+    assert all("n = 2" in line and "quartiles" in line for line in rest)
+    with pytest.raises(SystemExit):
+        comparison.main(comparisons, ["--rounds", "1"])
+    assert "too few for quartiles" in capsys.readouterr().err

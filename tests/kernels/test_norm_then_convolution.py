@@ -1,0 +1,198 @@
+"""Networks of BatchNorms and convolutions with few channels, on the CUDA kernels, on a CPU.
+
+Each step leaves its norm's gradient to the kernel of the convolution before it, where it may.
+"""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+import torch
+from tests.kernels import cuda_on_cpu
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from partavg.engines.fused.convolution import few_channels_cuda, operation
+from partavg.engines.fused.dispatch import Device
+from partavg.engines.fused.program import Program
+from partavg.engines.fused.rows import Rows
+
+pytestmark = pytest.mark.skipif(cuda_on_cpu.COMPILER is None, reason="needs a C++ compiler")
+WORKERS, COUNT, SIZE = 2, 3, 16
+
+
+class Layers(nn.Module):
+    """Convolutions and norms for a forward pass to be put together from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Conv2d(16, 16, 3, 1, 1, bias=False) for _ in range(4))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(16) for _ in range(4))
+
+    def step(self, number: int, x: Tensor) -> Tensor:
+        """A convolution of what a norm and ReLU make of x."""
+        found: Tensor = self.convs[number](F.relu(self.norms[number](x)))
+        return found
+
+
+class Row(Layers):
+    def forward(self, x: Tensor) -> Tensor:
+        for number in range(3):
+            x = self.step(number, x)
+        return x
+
+
+class Residual(Layers):
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.norms[0](self.convs[0](x)))
+        y = self.convs[2](F.relu(self.norms[1](self.convs[1](x))))
+        return self.convs[3](F.relu(self.norms[2](y) + x))
+
+
+class Preactivated(Layers):
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.convs[0](x)
+        x = x + self.step(2, self.step(1, x))
+        return self.step(3, x)
+
+
+class AddedToItself(Layers):
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.step(0, x)
+        return self.convs[1](F.relu(self.norms[1](y) + y))
+
+
+class Again(Layers):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.step(0, self.step(0, self.step(0, x)))
+
+
+class Unused(Layers):
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.norms[0](x))
+        self.convs[1](y)
+        return self.step(2, self.convs[0](y))
+
+
+class Broadcast(Layers):
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.step(0, x)
+        return self.convs[1](F.relu(self.norms[1](y) + y.mean((2, 3), keepdim=True)))
+
+
+class Frozen(Row):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms[1].bias.requires_grad_(False)
+
+
+NETWORKS = [
+    (Row, 2),
+    (Residual, 2),
+    (Preactivated, 1),
+    (AddedToItself, 0),
+    (Again, 2),
+    (Unused, 1),
+    (Broadcast, 0),
+    (Frozen, 2),
+]
+"""With the number of convolutions whose gradients one kernel computes."""
+
+
+def _wide(numbers: Tensor) -> Tensor:
+    return numbers[:, None, None, None]
+
+
+def _normalize(
+    x: Tensor, statistics: Any, weight: Tensor, bias: Tensor, residual: Tensor | None,
+    settings: Any, y: Tensor | None,
+) -> Any:  # fmt: skip
+    mean, var = x.float().mean((1, 2, 3)), x.float().var((1, 2, 3), correction=0)
+    rstd = 1 / (var + settings.eps).sqrt()
+    if y is not None:
+        z = (x.float() - _wide(mean)) * _wide(rstd * weight) + _wide(bias)
+        z = z if residual is None else z + residual
+        y.copy_(F.relu(z) if settings.relu else z)
+    return mean, rstd
+
+
+def _gradient(norm: Any, grad: Tensor, sums: Tensor) -> Any:
+    total, along = sums.sum(1).unbind(1)
+    pixels = norm.x[0, ..., 0].numel()
+    normal = (norm.x.float() - _wide(norm.mean)) * _wide(norm.rstd)
+    rest = grad.float() - _wide(total) / pixels - normal * _wide(along) / pixels
+    return (_wide(norm.rstd * norm.weight) * rest).bfloat16(), None, along, total
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _on_cpu() -> Iterator[None]:
+    """The CUDA kernels, and plain torch in place of Triton, which may be missing."""
+    package = "partavg.engines.fused"
+    kernels = f"{package}.norm.kernels", f"{package}.convolution.any_channels_kernels"
+    with pytest.MonkeyPatch.context() as patch:
+        if importlib.util.find_spec("triton") is None:
+            for name in ("triton", *kernels):
+                patch.setitem(sys.modules, name, MagicMock())
+        few_channels = importlib.import_module(f"{package}.convolution.few_channels")
+        patch.setattr(few_channels, "normalize", _normalize)
+        patch.setattr(few_channels, "gradient", _gradient)
+        patch.setattr(few_channels, "measure", lambda x: None)
+        hopper = Device(triton=True, cuda=True, hopper=True, compiler=True)
+        patch.setattr(operation, "device_of", lambda x: hopper)
+        patch.setattr(few_channels_cuda, "_compiled", cuda_on_cpu.compiled)
+        patch.setattr(few_channels_cuda, "_processors", lambda device: 3)
+        yield
+
+
+def gradients(network: nn.Module, leaves: dict[str, Tensor], x: Tensor, outer: Tensor) -> Any:
+    known = {name: leaf.requires_grad_() for name, leaf in leaves.items()}
+    state = {n: b.float().expand(WORKERS, *b.shape).clone() for n, b in network.named_buffers()}
+    frozen = {n: p.detach().expand(WORKERS, *p.shape) for n, p in network.named_parameters()}
+    rows = Rows({**frozen, **known, **state}, torch.arange(WORKERS), torch.bfloat16)
+    y = Program(network)(x, rows)
+    found = torch.autograd.grad(y, list(known.values()), outer, allow_unused=True)
+    return dict(zip(known, found, strict=True))
+
+
+def exact(network: nn.Module, leaves: dict[str, Tensor], x: Tensor, outer: Tensor) -> Any:
+    network = network.double()
+    all_found = []
+    for worker in range(WORKERS):
+        own = {name: leaf[worker].double().requires_grad_() for name, leaf in leaves.items()}
+        y = functional_call(network, own, (x[worker].double(),))
+        loss = (y * outer[worker]).sum()
+        all_found.append(torch.autograd.grad(loss, list(own.values()), allow_unused=True))
+    return dict(zip(leaves, zip(*all_found, strict=True), strict=True))
+
+
+@pytest.mark.parametrize(("made", "together"), NETWORKS, ids=[n.__name__ for n, _ in NETWORKS])
+def test_gradients_of_a_network(
+    made: type[nn.Module], together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    network = made()
+    leaves = {
+        name: p.detach() + 0.1 * torch.randn(WORKERS, *p.shape)
+        for name, p in network.named_parameters()
+        if p.requires_grad
+    }
+    x, outer = torch.randn(2, WORKERS, COUNT, 16, SIZE, SIZE).bfloat16()
+    started: list[str] = []
+    start = few_channels_cuda._start
+    monkeypatch.setattr(
+        few_channels_cuda, "_start", lambda n, *a: (started.append(n), start(n, *a))
+    )
+    found = gradients(network, dict(leaves), x, outer)
+    assert started.count("both_gradients") == together
+    for name, theirs in exact(network, dict(leaves), x, outer).items():
+        ours = found[name]
+        if theirs[0] is None:
+            assert ours is None, name
+        else:
+            expected = torch.stack(theirs)
+            assert (ours - expected).norm() < 0.2 * expected.norm(), name

@@ -1,0 +1,94 @@
+"""What torch does not promise: each thing is taken away, and training goes on without it."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from tests.ranks import started
+from torch import distributed, nn
+from torch.distributed import distributed_c10d
+from torch.nn.modules import batchnorm, dropout
+
+import partavg
+from partavg import torch_internals
+from partavg.backends.rank_failure import RollCall
+from partavg.engines.dropout import refused
+from partavg.engines.fused.recurrent.operation import weight_names
+from partavg.evaluation import recompute_statistics_
+
+SOURCE = Path(partavg.__file__).parent
+PRIVATE = re.compile(
+    r"\b(?:torch|nn|fx|distributed|dist|functional|cuda)(?:\.\w+)*\._[a-z]\w*"
+    r"|from torch[\w.]* import [^\n]*\b_[a-z]\w*|from torch[\w.]*\._\w+|import torch[\w.]*\._\w+"
+    r"|\._flat_weights\w*|\b(?!self)\w+\._buffers\b"
+)
+
+
+def test_nothing_private_is_used_elsewhere() -> None:
+    assert PRIVATE.findall("torch.cuda._compile_kernel(x)\nfrom torch.utils import _pytree as p")
+    for path in SOURCE.rglob("*.py"):
+        if path.name != "torch_internals.py":
+            assert not PRIVATE.findall(path.read_text()), path
+
+
+def _roll_call(rank: int, private: bool) -> tuple[str, list[list[str]]]:
+    """The kind of store, and who answers in the group of all ranks and in one of the last two."""
+    own = distributed_c10d._get_default_store
+    last = distributed.new_group([1, 2])
+    if not private:
+        del distributed_c10d._get_default_store
+    try:
+        store, found = torch_internals.store_of(None), []
+        for group in (None, last) if rank else (None,):
+            with RollCall.of(group) as roll, roll.naming_lost("at step 1"):
+                found.append([member["pid"] for member in roll.facts])
+                distributed.barrier(group)
+        return type(store).__name__, found
+    finally:
+        distributed_c10d._get_default_store = own
+
+
+@pytest.mark.parametrize("private", [True, False], ids=["private", "public"])
+def test_ranks_find_a_store(private: bool) -> None:
+    with started(3) as ranks:
+        answers = ranks(_roll_call, private)
+    pids = [str(process.pid) for process in ranks.processes]
+    assert [found[0] for _, found in answers] == [pids] * 3
+    assert [found[1:] for _, found in answers] == [[], [pids[1:]], [pids[1:]]]
+    assert {kind == "TCPStore" for kind, _ in answers} == {not private}
+
+
+NORMS = nn.BatchNorm1d(3), nn.BatchNorm2d(3), nn.BatchNorm3d(3), nn.SyncBatchNorm(3)
+DROPOUTS = nn.Dropout(), nn.Dropout1d(), nn.Dropout2d(), nn.Dropout3d(), nn.AlphaDropout()
+
+
+@pytest.mark.parametrize("private", [True, False], ids=["private", "public"])
+def test_layers_are_told_apart(private: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not private:
+        monkeypatch.delattr(batchnorm, "_BatchNorm")
+        monkeypatch.delattr(dropout, "_DropoutNd")
+    assert all(isinstance(layer, torch_internals.batch_norms()) for layer in NORMS)
+    assert all(isinstance(layer, torch_internals.dropouts()) for layer in DROPOUTS)
+    for other in (nn.InstanceNorm2d(3, track_running_stats=True), nn.ReLU(), nn.GroupNorm(1, 3)):
+        assert not isinstance(other, torch_internals.batch_norms())
+        assert not isinstance(other, torch_internals.dropouts())
+    module = nn.Sequential(nn.BatchNorm1d(2), nn.Dropout())
+    recompute_statistics_(module, torch.tensor([[1.0, 2.0], [3.0, 6.0]]))
+    assert module[0].running_mean.tolist() == [2.0, 4.0]
+    with pytest.raises(ValueError, match="dropout is computed again"), refused(module):
+        module(torch.ones(1, 2))
+
+
+def test_the_class_that_other_libraries_derive_from_counts() -> None:
+    class Own(batchnorm._BatchNorm):
+        pass
+
+    assert isinstance(Own(3), torch_internals.batch_norms())
+
+
+@pytest.mark.parametrize("bidirectional", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_names_of_an_lstms_weights(bias: bool, bidirectional: bool) -> None:
+    layer = nn.LSTM(3, 4, num_layers=2, bias=bias, bidirectional=bidirectional)
+    assert weight_names(layer) == [name for name, _ in layer.named_parameters()]
