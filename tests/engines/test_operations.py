@@ -9,6 +9,9 @@ import torch
 from partavg.engines import fused
 from partavg.engines.fused import comparison
 from partavg.engines.fused.comparison import Setting
+from partavg.engines.fused.convolution import reference
+from partavg.engines.fused.convolution.case import Window
+from partavg.engines.fused.convolution.one_worker import OneWorkerAtATime
 from partavg.engines.fused.dispatch import device_of
 
 FOLDERS = sorted(path.parent.name for path in Path(fused.__file__).parent.glob("*/operation.py"))
@@ -25,6 +28,24 @@ def test_operations_equal_their_references(folder: str) -> None:
         assert len(ours) > 1
         for one, other in zip(ours, theirs, strict=True):
             torch.testing.assert_close(one, other, msg=each.title)
+
+
+def test_one_worker_at_a_time() -> None:
+    """Torch's kernels alone, which dispatch takes on GPUs only."""
+    for stride, side, biased in ((1, 3, True), (2, 1, False)):
+        window = Window((stride, stride), (side // 2, side // 2))
+        x = torch.randn(2, 3, 5, 8, 8, requires_grad=True)
+        weight = torch.randn(2, 4, 5, side, side, requires_grad=True)
+        bias = torch.randn(2, 4, requires_grad=True) if biased else None
+        y, again = OneWorkerAtATime.apply(x, weight, bias, stride, window.rim)
+        expected = reference.convolve(x, weight, bias, window)
+        torch.testing.assert_close(y, expected)
+        leaves = [leaf for leaf in (x, weight, bias) if leaf is not None]
+        outer = [torch.randn_like(y), torch.randn_like(x)]
+        ours = torch.autograd.grad([y, again], leaves, outer)
+        theirs = torch.autograd.grad([expected, x], leaves, outer)
+        for one, other in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
 def test_every_folder_has_its_three_files() -> None:

@@ -12,7 +12,7 @@ from torch.func import functional_call
 
 from partavg.core.layout import Layout
 from partavg.engines.dropout import KeyedDropout
-from partavg.engines.recurrent import Unfused
+from partavg.engines.unfused_lstm import UnfusedLSTM
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) of one worker -> a scalar, for example torch.nn.functional.cross_entropy."""
@@ -103,7 +103,7 @@ class RowModel:
         # Clones: the backward pass needs the buffers as the forward pass found them.
         native = {name: self._native(name, buffer).clone() for name, buffer in buffers.items()}
         tensors = {f"module.{name}": value for name, value in {**params, **native}.items()}
-        with Unfused(), KeyedDropout(key):
+        with UnfusedLSTM(), KeyedDropout(key):
             outputs, after = functional_call(self._probe, tensors, (inputs,))
             return self.criterion(outputs, targets), {name: after[name] for name in native}
 

@@ -24,7 +24,6 @@ class Rows:
         self._keys = keys
         self._drawn = 0
         self.compute = compute
-        self.count = len(keys)
 
     def tensor(self, name: str) -> Tensor:
         """A parameter or buffer as it is kept."""

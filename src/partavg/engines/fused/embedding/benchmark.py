@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from partavg.engines.fused.comparison import Comparison, Setting, main, rows_of
 from partavg.engines.fused.embedding import operation, reference
 
-LAYERS = ((1000, 16, None), (1000, 16, 0))
+LAYERS = ((1000, 16, None), (20, 16, 0))
 """Words, width, and the word that is padding."""
 STEPS = 20
 

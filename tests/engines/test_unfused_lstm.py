@@ -10,7 +10,7 @@ from partavg.engines import choose as choosing
 from partavg.engines.choose import choose
 from partavg.engines.looped import Looped
 from partavg.engines.model import RowModel
-from partavg.engines.recurrent import Unfused
+from partavg.engines.unfused_lstm import UnfusedLSTM
 from partavg.engines.vmapped import Vmapped
 from partavg.models import lstm
 
@@ -34,7 +34,7 @@ def test_step_by_step_equals_torch(kind: str) -> None:
     _, zeros = layer(x)
     start = tuple(torch.randn_like(state) for state in zeros)
     expected = _values_and_gradients(layer, x, start)
-    with Unfused():
+    with UnfusedLSTM():
         found = _values_and_gradients(layer, x, start)
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)

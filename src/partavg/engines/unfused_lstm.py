@@ -12,7 +12,7 @@ Ends = tuple[Tensor, Tensor]
 """The hidden state and the cell state of all layers and directions."""
 
 
-class Unfused(TorchFunctionMode):
+class UnfusedLSTM(TorchFunctionMode):
     """Computes every LSTM step by step, from operations that can be batched on any device."""
 
     def __torch_function__(
