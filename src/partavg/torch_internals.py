@@ -31,7 +31,7 @@ def store_of(group: "ProcessGroup | None") -> "Store":
 
 
 def _opened(group: "ProcessGroup | None") -> "Store":
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+    from torch.distributed import TCPStore
 
     size, first = distributed.get_world_size(group), distributed.get_rank(group) == 0
     hosts: list[Any] = [None] * size
