@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from partavg.engines.fused.channels import channels_first, channels_last
 from partavg.engines.fused.dispatch import device_of
 from partavg.engines.fused.rows import Rows
 from partavg.kernels.streams import wait_for_side_stream
@@ -29,9 +30,10 @@ class Setting(NamedTuple):
         return torch.float32 if self.dtype == torch.bfloat16 else self.dtype
 
     def activations(self, *shape: int, gradient: bool = True) -> Tensor:
-        """Random numbers [m, n, …]."""
-        sizes = self.workers, self.samples, *shape
-        x = torch.randn(sizes, device=self.device).to(self.dtype)
+        """Random numbers [m, n, …]; those of images have channels last in memory, as in a pass."""
+        x = torch.randn(self.workers, self.samples, *shape, device=self.device).to(self.dtype)
+        if len(shape) == 3:
+            x = channels_first(channels_last(x))
         return x.requires_grad_(gradient)
 
     def parameters(self, *shape: int, scale: float = 1.0) -> Tensor:
@@ -48,33 +50,38 @@ class Comparison(NamedTuple):
     reference: Callable[..., Tensor]
     given: tuple[Tensor, ...]
 
-    def run(self, function: Callable[..., Tensor]) -> list[Tensor]:
+    def run(self, function: Callable[..., Tensor], outer: Tensor | None = None) -> list[Tensor]:
         """Its outputs, and the gradients of all tensors that need one."""
         y = function(*self.given)
         leaves = [tensor for tensor in self.given if tensor.requires_grad]
-        grads = torch.autograd.grad(y, leaves, torch.ones_like(y).cumsum(-1).cos())
+        grads = torch.autograd.grad(y, leaves, _outer(y) if outer is None else outer)
         wait_for_side_stream(y.device)
         return [y.detach(), *grads]
 
     def ratios(self, rounds: int, warm: int = 3) -> list[float]:
         """How many times as long the reference takes, forward and backward, round by round."""
-        found = []
+        found, outer = [], _outer(self.operation(*self.given))
         for number in range(warm + rounds):
-            ours, theirs = (self._seconds(f) for f in (self.operation, self.reference))
+            ours, theirs = (self._seconds(f, outer) for f in (self.operation, self.reference))
             if number >= warm:
                 found.append(theirs / ours)
         return found
 
-    def _seconds(self, function: Callable[..., Tensor]) -> float:
+    def _seconds(self, function: Callable[..., Tensor], outer: Tensor) -> float:
         self._wait()
         began = perf_counter()
-        self.run(function)
+        self.run(function, outer)
         self._wait()
         return perf_counter() - began
 
     def _wait(self) -> None:
         if self.given[0].is_cuda:
             torch.cuda.synchronize(self.given[0].device)
+
+
+def _outer(y: Tensor) -> Tensor:
+    """Gradients of outputs, all of them different; they lie as the outputs do."""
+    return torch.ones_like(y).cumsum(-1).cos().detach()
 
 
 def main(
