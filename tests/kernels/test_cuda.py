@@ -11,7 +11,10 @@ from torch.nn import functional as F
 from partavg.engines.fused import conv_cuda, tiles
 from partavg.engines.fused.conv_cuda import After, Gate
 
-pytestmark = pytest.mark.skipif(cuda_on_cpu.COMPILER is None, reason="needs a C++ compiler")
+pytestmark = [
+    pytest.mark.skipif(cuda_on_cpu.COMPILER is None, reason="needs a C++ compiler"),
+    pytest.mark.slow,
+]
 WORKERS, COUNT = 2, 3  # images, fewer than a tile of the smallest ones holds
 
 
