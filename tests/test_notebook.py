@@ -132,6 +132,7 @@ def test_only_a_kernel_is_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not notebook._in_notebook()
 
 
+@pytest.mark.slow
 def test_the_example_runs_in_a_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nbclient = pytest.importorskip("nbclient")
     import nbformat

@@ -27,6 +27,7 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
 
     def found(name: str) -> ModuleType:
         monkeypatch.syspath_prepend(str(PROGRAMS[name].parent))
+        monkeypatch.delitem(sys.modules, PROGRAMS[name].stem, raising=False)  # of a test's folder
         return import_module(PROGRAMS[name].stem)
 
     yield found

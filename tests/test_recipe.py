@@ -75,6 +75,7 @@ MODELS = {recipes.load(name).config().model.name: name for name in NAMES}
 
 
 @pytest.mark.parametrize("model", MODELS)
+@pytest.mark.slow
 def test_a_recipe_of_every_model_trains(model: str) -> None:
     """The real model and settings; two workers, small made data, two steps."""
     small = ["training.workers=2", "training.batch=2", "training.steps=2", "engine.name=looped"]

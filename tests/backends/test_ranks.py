@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 import torch
 from tests import tasks
 from tests.outside import FedDyn, Noisy, median, plain_sum
@@ -214,6 +215,7 @@ def everything(processes: Ranks, folder: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_three_processes_do_what_one_does(tmp_path: Path) -> None:
     first, *others = together(3, tmp_path, everything, tmp_path / "run")
     assert first["same"].keys() == CASES.keys()

@@ -102,6 +102,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return files(folder / "out")
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_a_run_resumes_to_the_same_bits(
     recipe: Path, tmp_path: Path, whole: dict[str, bytes]
 ) -> None:
@@ -119,6 +120,7 @@ def test_killed_at_any_moment_a_run_resumes_to_the_same_bits(
     assert files(out) == whole
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_a_run_with_the_command_that_goes_on(recipe: Path, tmp_path: Path) -> None:
     """A process may write files of 100 kB only: as good as a full disk."""
     resource = pytest.importorskip("resource")
@@ -169,6 +171,7 @@ def test_a_damaged_checkpoint_is_passed_over(
     assert files(tmp_path / "out") == whole
 
 
+@pytest.mark.slow
 def test_bars_in_a_terminal(recipe: Path, tmp_path: Path) -> None:
     """Under a pseudo-terminal there are bars, with colors."""
     import pty

@@ -40,6 +40,7 @@ def test_compare_without_a_recipe_is_the_demo(tmp_path: Path) -> None:
     assert len(engines) == 1, "one engine for all schemes"
 
 
+@pytest.mark.slow
 def test_an_interrupted_comparison_goes_on(recipe: Path, tmp_path: Path) -> None:
     arguments = ("compare", recipe, *LONG, "--schemes", "periodic,partial")
     partavg(*arguments, "--out", "whole", cwd=tmp_path)

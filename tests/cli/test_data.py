@@ -116,7 +116,7 @@ def test_ctrl_c_keeps_what_was_fetched(tmp_path: Path) -> None:
         command = ("-c", SCRIPT, published, "data", "fetch", "cifar10", "--data", tmp_path)
         process = start(*command, no_proxy="*")
         output, errors = process.communicate(timeout=seconds())
-        assert output == "cifar-10-python.tar.gz: 0.0 of 0.0 MB\n"
+        assert output.startswith("cifar-10-python.tar.gz: 0.0 of 0.0 MB\n")
         assert process.returncode == 130
         assert errors == (
             f"partavg: stopped; continue with: partavg data fetch cifar10 --data {tmp_path}\n"
@@ -125,7 +125,10 @@ def test_ctrl_c_keeps_what_was_fetched(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_bars_in_a_terminal_and_lines_elsewhere(terminal: bool) -> None:
+def test_bars_in_a_terminal_and_lines_elsewhere(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("partavg.cli.transfer.monotonic", lambda: 0.0)
     console = Console(file=io.StringIO(), force_terminal=terminal, width=120)
     with transfer(console) as shown:
         for done in (0, 2_000_000, 4_000_000):

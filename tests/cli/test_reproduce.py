@@ -33,6 +33,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
+@pytest.mark.slow
 def test_reproducing_rows_of_a_table(root: Path, tmp_path: Path) -> None:
     done = partavg(
         "reproduce", "table1", "--rows", "imdb-interval2,imdb-interval4", "--scale", 0.02,
@@ -67,6 +68,7 @@ def test_reproducing_rows_of_a_table(root: Path, tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("step-*.pt")), "large models would fill the disk"
 
 
+@pytest.mark.slow
 def test_a_reproduction_that_was_stopped_goes_on(root: Path, tmp_path: Path) -> None:
     arguments = [
         "reproduce",

@@ -125,6 +125,7 @@ def losses(folder: Path) -> list[float]:
     return [json.loads(line)["loss"] for line in lines]
 
 
+@pytest.mark.slow
 def test_whatever_happens_costs_nothing_but_time(recipe: Path, tmp_path: Path) -> None:
     """Killed and started again by torchrun, stopped, killed again: the end is the same."""
     folder = tmp_path / "runs" / "recipe-1"
@@ -164,6 +165,7 @@ def test_whatever_happens_costs_nothing_but_time(recipe: Path, tmp_path: Path) -
     assert losses(copy) == pytest.approx(losses(folder), rel=1e-3), "in one process"
 
 
+@pytest.mark.slow
 def test_bad_input_ends_all_ranks_with_one_sentence(recipe: Path, tmp_path: Path) -> None:
     run = f'exec {sys.executable} -m partavg run {recipe} "--set=training.seed=$RANK"'
     with started([*torchrun(2), "--no-python", "bash", "-c", run], tmp_path) as process:

@@ -165,6 +165,7 @@ def spent(schedule: Schedule, who: Participation, steps: int) -> tuple[float, in
 
 
 @pytest.mark.parametrize("redistribution", ["permute", "average"])
+@pytest.mark.slow
 def test_redistribution_pays_for_an_interval_ten_percent_longer(redistribution: str) -> None:
     """The paper's non-IID setting: both spend the same traffic, here in 10 rounds of 110 steps."""
     periodic, _ = spent(Schedule(10, 1), Participation(4, 2, 10, redistribution), 1100)

@@ -25,6 +25,8 @@ from tests.limits import seconds
 
 from partavg.folder import Row, RunFolder
 
+pytestmark = pytest.mark.slow
+
 SHORT = {"training.steps": 8, "averaging.parts": 2}
 
 

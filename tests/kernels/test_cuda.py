@@ -14,7 +14,10 @@ from partavg.engines.fused.convolution.case import Case, Window
 from partavg.engines.fused.convolution.few_channels_cuda import NormAfter, NormBefore
 from partavg.engines.fused.convolution.tiling import Tiling, tiling_of
 
-pytestmark = pytest.mark.skipif(cuda_on_cpu.COMPILER is None, reason="needs a C++ compiler")
+pytestmark = [
+    pytest.mark.skipif(cuda_on_cpu.COMPILER is None, reason="needs a C++ compiler"),
+    pytest.mark.slow,
+]
 WORKERS, COUNT = 2, 3  # images, fewer than a tile of the smallest ones holds
 
 

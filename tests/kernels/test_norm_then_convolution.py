@@ -22,7 +22,10 @@ from partavg.engines.fused.dispatch import Device
 from partavg.engines.fused.program import Program
 from partavg.engines.fused.rows import Rows
 
-pytestmark = pytest.mark.skipif(cuda_on_cpu.COMPILER is None, reason="needs a C++ compiler")
+pytestmark = [
+    pytest.mark.skipif(cuda_on_cpu.COMPILER is None, reason="needs a C++ compiler"),
+    pytest.mark.slow,
+]
 WORKERS, COUNT, SIZE = 2, 3, 16
 
 

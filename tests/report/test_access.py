@@ -12,6 +12,8 @@ from tests.report.visit import Visit
 from partavg.report.page import write_page
 from partavg.report.runs import gather
 
+pytestmark = pytest.mark.slow
+
 CONTRAST = """scheme => {
   const numbers = (color) => color.match(/[\\d.]+/g).map(Number);
   const light = (color) => {

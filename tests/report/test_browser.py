@@ -5,6 +5,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import pytest
 from tests.limits import seconds
 from tests.report.folders import make
 from tests.report.visit import Visit
@@ -12,6 +13,8 @@ from tests.report.visit import Visit
 from partavg.report.page import write_page
 from partavg.report.runs import gather
 from partavg.report.watch import Watcher, server
+
+pytestmark = pytest.mark.slow
 
 
 def test_all_charts_draw_inside_their_frame(visit: Visit) -> None:

@@ -60,6 +60,7 @@ def lighthouse() -> Iterator[str]:
         server.shutdown()
 
 
+@pytest.mark.slow
 def test_a_replica_is_lost_and_returns(tmp_path: Path) -> None:
     with lighthouse() as address:
         replicas = [
