@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import partavg
 from partavg.data.dataset import Dataset, Samples
-from partavg.registry import table
+from partavg.registry import KINDS, table
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +143,21 @@ THINGS: dict[tuple[str, str], Any] = {
 
 
 @contextmanager
-def registered(things: dict[tuple[str, str], Any] | None = None) -> Iterator[None]:
-    """Their names are known for a while."""
-    given = THINGS if things is None else things
-    for (kind, name), thing in given.items():
-        partavg.register(kind, name, thing)
+def names_restored() -> Iterator[None]:
+    """Whatever is registered inside is forgotten afterwards."""
+    before = {kind: dict(table(kind)) for kind in KINDS}
     try:
         yield
     finally:
-        for kind, name in given:
-            del table(kind)[name]
+        for kind, names in before.items():
+            table(kind).clear()
+            table(kind).update(names)
+
+
+@contextmanager
+def registered() -> Iterator[None]:
+    """Their names are known for a while."""
+    with names_restored():
+        for (kind, name), thing in THINGS.items():
+            partavg.register(kind, name, thing)
+        yield

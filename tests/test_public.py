@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import pytest
 from tests.commands import blocks, command_lines, parse
+from tests.outside import names_restored
 
 import partavg
 from partavg.cli import main, output
@@ -123,9 +124,10 @@ def test_python_in_the_pages_runs(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for language, block in blocks(path.read_text()):
-        if language == "python":
-            exec(compile(block, path.name, "exec"), {})
+    with names_restored():
+        for language, block in blocks(path.read_text()):
+            if language == "python":
+                exec(compile(block, path.name, "exec"), {})
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)

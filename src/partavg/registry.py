@@ -23,6 +23,9 @@ _HOMES = {
 """Where the table of each kind is; imported when it is first asked for."""
 
 
+KINDS = tuple(_HOMES)
+
+
 class Names(dict[str, Thing]):
     """What the names of one kind stand for.
 
