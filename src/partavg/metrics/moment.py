@@ -53,7 +53,7 @@ class Moment:
         """Whether this step is one of those that come `every` so often; 0 is never."""
         return due(self.step, every)
 
-    @property
+    @cached_property
     def evaluates(self) -> bool:
         """Whether the averaged model is evaluated after this step."""
         wanted = self.step == self.steps or self.due(self.options.evaluate_every)
