@@ -20,7 +20,7 @@ from partavg.backends.distributed.compressed import Compressed
 from partavg.backends.distributed.module_row import ModuleRow
 from partavg.backends.distributed.on_optimizer import on_top_of
 from partavg.backends.distributed.replicas import Manager, Replicas
-from partavg.backends.planner import Planner, check_aggregate, check_recut
+from partavg.backends.planner import Planner, check_aggregate, check_needs, check_recut
 from partavg.backends.rank_failure import RollCall
 from partavg.core.abilities import abilities, name_of
 from partavg.core.adapt import Adapt
@@ -81,6 +81,7 @@ def attach(
     try:
         _check(weight, buffers, wire, group, adapt, partition)
         own = on_top_of(optimizer, solver)
+        check_needs(own, delay=delay)
         _check_manager(manager, group, wire, delay, adapt, own)
         _check_gathering(aggregate, own, group, wire, manager)
         schedule = Schedule(
