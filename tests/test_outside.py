@@ -126,6 +126,7 @@ def test_a_name_that_is_not_registered_is_not_known(recipe: Path) -> None:
         ("model", "mine", 3, "3 cannot be a model: give a class or a function"),
         ("metric", "mine", print, "cannot be a metric: give a partavg.Metric"),
         ("metric", "mine", partavg.Metric("other"), "metric 'mine' has the key 'other'"),
+        ("metric", "step", partavg.Metric("step"), "metric 'step' would hide what rows"),
     ],
 )
 def test_names_that_cannot_be(kind: str, name: str, thing: Any, problem: str) -> None:
