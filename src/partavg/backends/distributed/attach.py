@@ -88,7 +88,7 @@ def attach(
             interval, interval if parts is None else parts, seed if shuffle else None
         )
         check_delay(delay, schedule, buffers)
-        row = ModuleRow.of(model, own, (adapt.first(schedule) if adapt else schedule).parts)
+        row = ModuleRow.of(model, (adapt.first(schedule) if adapt else schedule).parts)
         planner = _Planner(row, partition, buffers, delay, seed, aggregate)
         facts: dict[str, object] = {
             "torch": torch.__version__,
@@ -102,6 +102,7 @@ def attach(
             "solver": own,
             "adapt": adapt,
             "aggregate": _named(aggregate),
+            "seed": seed if aggregate is not weighted_sum else None,
             "a model of": row.describe(),
             "partition": planner(schedule).partition.digest()[:12],
         }
@@ -117,6 +118,7 @@ def attach(
         own_weight = weight / _sum(weight, groups)
         collective, inside = _collectives(groups, group, wire, own_weight)
     _start_alike(model, groups)
+    row.start_memory_(own)
     if aggregate is not weighted_sum:
         row.remember_start_()
     current = CurrentPlan(schedule, adapt, replace(planner, weight=own_weight))
