@@ -90,6 +90,11 @@ RESETTING = SGD(0.9, momentum_at_averaging="reset")
     [
         (partavg.VRLSGD(), {"pace": Fixed(2, (1, 2), 2)}, "VRLSGD needs workers that take the"),
         (FedDyn(), {"participation": Participation(2, 1, 2, "none")}, "FedDyn compares models"),
+        (
+            SGD(),
+            {"participation": Participation(2, 1, 2, "none"), "adapt": partavg.PostLocal(2)},
+            "cuts models anew",
+        ),
         (partavg.SCAFFOLD(RESETTING), {"delay": 1}, "SCAFFOLD cannot take averages that"),
     ],
 )

@@ -129,8 +129,13 @@ def check_needs(
         )
 
 
-def check_recut(adapt: Adapt | None, partition: str | Partition) -> None:
-    """Raise a ValueError if a partition could not follow a schedule that changes."""
+def check_recut(adapt: Adapt | None, partition: str | Partition, *, put_away: bool = False) -> None:
+    """Raise a ValueError if a partition, or models put away, could not follow a new schedule."""
+    if adapt and put_away:
+        raise ValueError(
+            "a schedule that adapts cuts models anew, but with participation.redistribution = "
+            "'none' some are put away: use permute or average"
+        )
     if adapt and not isinstance(partition, str):
         raise ValueError(
             "a schedule that adapts cuts the model anew: give the name of a partition, like "

@@ -120,12 +120,8 @@ class Simulation:
         self._model = RowModel(model, loss, self._device)
         self._solver = solver or SGD()
         check_abilities(self._solver)
-        check_needs(
-            self._solver,
-            put_away=_puts_away(participation),
-            uneven=pace is not None,
-            delay=delay,
-        )
+        put_away = _puts_away(participation)
+        check_needs(self._solver, put_away=put_away, uneven=pace is not None, delay=delay)
         check_aggregate(aggregate, self._solver)
         self._lr = lr if callable(lr) else lambda step: lr
         self._loss = loss
@@ -138,7 +134,7 @@ class Simulation:
             )
 
         check_delay(delay, schedule, buffers)
-        check_recut(adapt, partition)
+        check_recut(adapt, partition, put_away=put_away)
         self.active = participation.active if participation else len(split)
         """Workers that train at a time, in all processes."""
         planner = Planner(
