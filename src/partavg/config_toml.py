@@ -19,10 +19,10 @@ from partavg.solvers import SOLVERS
 
 _FINITE = ConfigDict(allow_inf_nan=False)
 _STEPS = 400  # of a recipe that gives no budget
-Table = Mapping[str, Any]
+TomlTable = Mapping[str, Any]
 
 
-def parse(table: Table) -> Config:
+def parse(table: TomlTable) -> Config:
     """Turn nested tables into a Config; any mistake is a ValueError of one sentence."""
     hints = get_type_hints(Config)
     _check_keys(table, hints, "")
@@ -115,14 +115,14 @@ def flat_keys(text: str) -> dict[str, Any]:
     return {f"{section}.{key}": v for section, values in table.items() for key, v in values.items()}
 
 
-def section(table: Table, cls: type, name: str) -> Any:
+def section(table: TomlTable, cls: type, name: str) -> Any:
     """A section of settings from a table; the fields of its class say what it may hold."""
     hints = get_type_hints(cls, include_extras=True)
     _check_keys(table, hints, f"{name}.")
     return cls(**{key: _value(hints[key], v, f"{name}.{key}") for key, v in table.items()})
 
 
-def _component(table: Table, kind: str, path: str) -> Component:
+def _component(table: TomlTable, kind: str, path: str) -> Component:
     names, default = COMPONENTS[kind]
     name = _value(str, table.get("name", default), f"{path}.name")
     known = _options(names.find(name, f"{path}.name"))
@@ -193,7 +193,7 @@ def _value(hint: Any, value: Any, key: str) -> Any:
         raise ValueError(f"{key} = {_toml(value)}: {rule[0].lower()}{rule[1:]}") from None
 
 
-def _check_keys(table: Table, known: Iterable[str], prefix: str) -> None:
+def _check_keys(table: TomlTable, known: Iterable[str], prefix: str) -> None:
     for key in table:
         if key not in known:
             raise ValueError(f"unknown key {prefix + key!r}: {suggestion(key, known, prefix)}")
