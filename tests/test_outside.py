@@ -1,15 +1,18 @@
 """A solver, a metric, a sink, a model and a dataset from one file outside the package."""
 
 import json
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from tests.outside import Told, registered
+from tests.outside import FedDyn, Told, registered
 
 import partavg
+from partavg.build import solver
 from partavg.cli import main
+from partavg.recipe import load
 from partavg.registry import table
 
 RECIPE = """
@@ -91,6 +94,23 @@ def test_options_are_checked_like_those_of_our_own(recipe: Path) -> None:
             assert problem in partavg_does("run", recipe, "--set", wrong, code=2), wrong
 
 
+@dataclass(frozen=True, slots=True)
+class OnAdamW(FedDyn):
+    """Has another base than recipes take where they name none."""
+
+    base: partavg.Solver = field(default_factory=partavg.adamw)
+
+
+def test_a_base_of_its_own_is_named_and_not_replaced(recipe: Path) -> None:
+    with registered():
+        partavg.register("solver", "on_adamw", OnAdamW)
+        for base in ("{}", "{momentum = 0.5}"):
+            with pytest.raises(ValueError, match=r"solver\.base\.name is not given"):
+                load(recipe, ["solver.name=on_adamw", f"solver.base={base}"]).config()
+        config = load(recipe, ["solver.name=on_adamw", "solver.base.name=adamw"]).config()
+        assert solver(config) == OnAdamW()
+
+
 def test_a_name_that_is_not_registered_is_not_known(recipe: Path) -> None:
     said = partavg_does("run", recipe, code=2)
     assert "data.name = 'points' is not known" in said
@@ -106,6 +126,7 @@ def test_a_name_that_is_not_registered_is_not_known(recipe: Path) -> None:
         ("model", "mine", 3, "3 cannot be a model: give a class or a function"),
         ("metric", "mine", print, "cannot be a metric: give a partavg.Metric"),
         ("metric", "mine", partavg.Metric("other"), "metric 'mine' has the key 'other'"),
+        ("metric", "step", partavg.Metric("step"), "metric 'step' would hide what rows"),
     ],
 )
 def test_names_that_cannot_be(kind: str, name: str, thing: Any, problem: str) -> None:

@@ -2,8 +2,9 @@
 
 import torch
 
+from partavg.backends.planner import check_needs
 from partavg.config import Config
-from partavg.core.abilities import abilities, check_abilities
+from partavg.core.abilities import check_abilities
 from partavg.core.solver import Solver
 from partavg.data.dataset import Dataset
 
@@ -11,22 +12,13 @@ from partavg.data.dataset import Dataset
 def check_solver(config: Config, made: Solver) -> None:
     """What a solver says that it needs of the other workers."""
     check_abilities(made)
-    name, said = config.solver.name, abilities(made)
-    if _models_put_away(config) and said.needs_last_average:
-        raise ValueError(
-            f"solver.name = {name!r} compares models with the last average, but with "
-            f"participation.redistribution = 'none' a model may be older: use permute or average"
-        )
-    if config.pace.name != "even" and said.needs_equal_steps:
-        raise ValueError(
-            f"solver.name = {name!r} needs workers that take the same steps, or its corrections "
-            f"do not add up to nothing: use pace.name = even, or scaffold"
-        )
-    if config.averaging.delay and not said.allows_delay:
-        raise ValueError(
-            f"solver.name = {name!r} cannot follow momentum that changes when a delayed average "
-            f"arrives: use momentum_at_averaging = local, or averaging.delay = 0"
-        )
+    check_needs(
+        made,
+        put_away=_models_put_away(config),
+        uneven=config.pace.name != "even",
+        delay=config.averaging.delay,
+        called=f"solver.name = {config.solver.name!r}",
+    )
 
 
 def check_adapt(config: Config) -> None:

@@ -4,7 +4,7 @@ import inspect
 import json
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, asdict, fields, is_dataclass, replace
 from typing import Any, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -19,10 +19,10 @@ from partavg.solvers import SOLVERS
 
 _FINITE = ConfigDict(allow_inf_nan=False)
 _STEPS = 400  # of a recipe that gives no budget
-Table = Mapping[str, Any]
+TomlTable = Mapping[str, Any]
 
 
-def parse(table: Table) -> Config:
+def parse(table: TomlTable) -> Config:
     """Turn nested tables into a Config; any mistake is a ValueError of one sentence."""
     hints = get_type_hints(Config)
     _check_keys(table, hints, "")
@@ -115,21 +115,21 @@ def flat_keys(text: str) -> dict[str, Any]:
     return {f"{section}.{key}": v for section, values in table.items() for key, v in values.items()}
 
 
-def section(table: Table, cls: type, name: str) -> Any:
+def section(table: TomlTable, cls: type, name: str) -> Any:
     """A section of settings from a table; the fields of its class say what it may hold."""
     hints = get_type_hints(cls, include_extras=True)
     _check_keys(table, hints, f"{name}.")
     return cls(**{key: _value(hints[key], v, f"{name}.{key}") for key, v in table.items()})
 
 
-def _component(table: Table, kind: str, path: str) -> Component:
+def _component(table: TomlTable, kind: str, path: str) -> Component:
     names, default = COMPONENTS[kind]
     name = _value(str, table.get("name", default), f"{path}.name")
     known = _options(names.find(name, f"{path}.name"))
     given = {key: value for key, value in table.items() if key != "name"}
     _check_keys(given, {"name": None, **known}, f"{path}.")
     options = {
-        key: _nested(given.get(key, {}), p.annotation, f"{path}.{key}")
+        key: _nested(given.get(key, {}), p, f"{path}.{key}")
         if _is_solver(p.annotation)
         else _value(p.annotation, given.get(key, p.default), f"{path}.{key}")
         for key, p in known.items()
@@ -151,11 +151,16 @@ def _usable(annotation: type) -> list[str]:
     return [name for name, kind in made.items() if issubclass(kind, annotation)]
 
 
-def _nested(table: Any, annotation: Any, path: str) -> Component:
+def _nested(table: Any, option: inspect.Parameter, path: str) -> Component:
     if not isinstance(table, Mapping):
         raise ValueError(f"{path} = {_toml(table)} is not a section: write [{path}], keys below it")
+    _, usual = COMPONENTS["solver"]
+    if "name" not in table and option.default not in (option.empty, SOLVERS[usual]()):
+        raise ValueError(
+            f"{path}.name is not given, and what the solver takes by itself is not {usual}: name it"
+        )
     component = _component(table, "solver", path)
-    usable = _usable(annotation)
+    usable = _usable(option.annotation)
     if component.name not in usable:
         raise ValueError(
             f"{path}.name = {component.name!r} cannot be used there: use {' or '.join(usable)}"
@@ -167,8 +172,15 @@ def _options(builder: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """A component's options: a dataclass's fields, a function's keyword-only arguments."""
     parameters = inspect.signature(builder, eval_str=True).parameters
     if is_dataclass(builder):
-        return {f.name: parameters[f.name] for f in fields(builder)}
+        return {f.name: _with_default(parameters[f.name], f) for f in fields(builder)}
     return {k: p for k, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
+
+
+def _with_default(parameter: inspect.Parameter, field: Field[Any]) -> inspect.Parameter:
+    """A parameter of a dataclass, with what its factory makes as the default."""
+    if field.default_factory is MISSING:
+        return parameter
+    return parameter.replace(default=field.default_factory())
 
 
 def _value(hint: Any, value: Any, key: str) -> Any:
@@ -181,7 +193,7 @@ def _value(hint: Any, value: Any, key: str) -> Any:
         raise ValueError(f"{key} = {_toml(value)}: {rule[0].lower()}{rule[1:]}") from None
 
 
-def _check_keys(table: Table, known: Iterable[str], prefix: str) -> None:
+def _check_keys(table: TomlTable, known: Iterable[str], prefix: str) -> None:
     for key in table:
         if key not in known:
             raise ValueError(f"unknown key {prefix + key!r}: {suggestion(key, known, prefix)}")

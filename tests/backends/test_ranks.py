@@ -24,6 +24,7 @@ from partavg.core.schedule import Schedule
 from partavg.data.split import dirichlet
 from partavg.run import Diverged
 from partavg.solvers import SOLVERS
+from partavg.solvers.fedprox import FedProx
 from partavg.solvers.scaffold import SCAFFOLD
 from partavg.solvers.sgd import SGD
 
@@ -35,7 +36,7 @@ PLAIN: dict[str, dict[str, Any]] = {
     "weighted": {"weights": "samples"},
     "chunks": {"engine": "vmapped", "chunk": 2},
     "auto": {"engine": "auto"},
-    "one row each": {"participation": Participation(WORKERS, 3, 2, "none"), "solver": SCAFFOLD()},
+    "one row each": {"participation": Participation(WORKERS, 3, 2, "none"), "solver": FedProx()},
     "permuted": {"participation": Participation(WORKERS, 4, 3, "permute"), "solver": SCAFFOLD()},
     "averaged": {"participation": Participation(WORKERS, 5, 4, "average"), "solver": SCAFFOLD()},
     "kept": {"participation": Participation(WORKERS, 4, 3, "none"), "solver": SGD(0.9)},

@@ -10,13 +10,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import partavg
-from partavg import SGD, Abilities, FedProx, Outer, abilities
+from partavg import SGD, Abilities, FedProx, Outer, Participation, abilities
 from partavg.core.abilities import (
     check_abilities,
     message_length,
     sends_parameters,
     shared_names,
 )
+from partavg.core.pace import Fixed
 from partavg.solvers import SOLVERS
 
 
@@ -47,6 +48,14 @@ class Doubled(Odd):
         return 2 * rows
 
 
+def simulated(solver: Any, **settings: Any) -> partavg.Simulation:
+    x, y = torch.randn(8, 2), torch.zeros(8, dtype=torch.long)
+    return partavg.Simulation(
+        nn.Linear(2, 2), F.cross_entropy, (x, y), partavg.iid(y, 2, 0),
+        schedule=partavg.Schedule.partial(2), lr=0.1, solver=solver, **settings,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("name", SOLVERS)
 def test_what_our_solvers_say_holds(name: str) -> None:
     check_abilities(SOLVERS[name]())
@@ -69,12 +78,31 @@ def test_what_our_solvers_say_holds(name: str) -> None:
 def test_what_does_not_hold_is_refused_wherever_a_solver_enters(solver: Any, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         check_abilities(solver)
-    x, y = torch.randn(8, 2), torch.zeros(8, dtype=torch.long)
     with pytest.raises(ValueError, match=problem):
-        partavg.Simulation(
-            nn.Linear(2, 2), F.cross_entropy, (x, y), partavg.iid(y, 2, 0),
-            schedule=partavg.Schedule.partial(2), lr=0.1, solver=solver,
-        )  # fmt: skip
+        simulated(solver)
+
+
+RESETTING = SGD(0.9, momentum_at_averaging="reset")
+
+
+@pytest.mark.parametrize(
+    ("solver", "settings", "problem"),
+    [
+        (partavg.VRLSGD(), {"pace": Fixed(2, (1, 2), 2)}, "VRLSGD needs workers that take the"),
+        (FedDyn(), {"participation": Participation(2, 1, 2, "none")}, "FedDyn compares models"),
+        (
+            SGD(),
+            {"participation": Participation(2, 1, 2, "none"), "adapt": partavg.PostLocal(2)},
+            "cuts models anew",
+        ),
+        (partavg.SCAFFOLD(RESETTING), {"delay": 1}, "SCAFFOLD cannot take averages that"),
+    ],
+)
+def test_a_simulation_refuses_what_a_solver_cannot_do_with(
+    solver: Any, settings: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(ValueError, match=problem):
+        simulated(solver, **settings)
 
 
 def test_a_wrapper_takes_over_what_its_base_says() -> None:
@@ -154,13 +182,17 @@ class Boxed(Bare):
         (FedProx(base=partavg.SCAFFOLD()), "corrects gradients, and one below it parameters"),
         (Boxed(), "Boxed is no dataclass"),
         (SGD(), "SGD takes local steps, and here your optimizer does"),
+        (
+            Pulled(said=Abilities(corrects_gradients=True, allows_delay=False)),
+            "Pulled cannot take averages that arrive late",
+        ),
     ],
 )
 def test_attach_refuses_what_would_be_lost(solver: Any, problem: str) -> None:
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     with pytest.raises(ValueError, match=problem):
-        partavg.attach(model, optimizer, interval=2, solver=solver)
+        partavg.attach(model, optimizer, interval=2, delay=1, solver=solver)
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is not set up")

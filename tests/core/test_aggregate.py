@@ -103,6 +103,10 @@ def test_what_it_needs_is_said() -> None:
         check_aggregate(median, Outer(keep=0.5))
     check_aggregate(weighted_sum, Outer(keep=0.5))
     check_aggregate(median, Outer())
+    with pytest.raises(ValueError, match=r"made \(1, \d+\) of messages .* return one message"):
+        averaged(lambda messages, weights, about: messages[:1])
+    with pytest.raises(ValueError, match="does not send its parameters"):
+        averaged(Noisy(), SOLVERS["fednova"]())
     plan = made(Schedule.partial(4), aggregate=median)
     params = rows(M, LAYOUT.size, 3)
     workers = Workers.start(params, params[:, :0], LAYOUT, SGD(), 4)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from flwr.app import Message
 from tests.flower.federation import (
     PERIODIC,
     SOLVERS,
@@ -14,6 +15,8 @@ from tests.flower.federation import (
     simulation,
 )
 from tests.outside import Noisy, median, plain_sum, registered
+
+from partavg.flower.messages import PART, pack
 
 
 def assert_the_same(tmp_path: Path, changes: dict[str, Any]) -> None:
@@ -66,6 +69,27 @@ def test_whatever_becomes_of_the_messages(tmp_path: Path, aggregate: Any, parts:
     ours, theirs = (dict(made.named_parameters()) for made in (run.model(), expected.consensus()))
     for name, parameter in ours.items():
         torch.testing.assert_close(parameter, theirs[name], rtol=0, atol=1e-9)
+
+
+def test_at_the_end_nobody_changes_a_part_that_was_just_averaged(tmp_path: Path) -> None:
+    grid = federation(tmp_path, {})
+    run = server(grid, median)
+
+    def lies(client: int, reply: Message) -> Message:
+        if client == 0 and run.server.progress.stage == "end":
+            sent = reply.content[PART][PART]
+            reply.content[PART] = pack(torch.full(sent.shape, 1e9, dtype=torch.float64))
+        return reply
+
+    grid.after = lies
+    for row in run:
+        if row["stage"] == "exchange":
+            last = row["part"], run.server.mirror.params[0].clone()
+    part, before = last
+    after, parts = run.server.mirror.params[0], run.server._agreement.plan.partition.parts
+    for a, b in parts[part]:
+        assert torch.equal(after[a:b], before[a:b])
+    assert after.abs().max() < 10
 
 
 CHANGING = {

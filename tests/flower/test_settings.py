@@ -49,6 +49,7 @@ def test_the_text_of_the_settings_names_what_decides_the_run() -> None:
         ({"solver.momentum": "high"}, "solver.momentum = "),
         ({"averaging.delay": 1}, "cannot be used with Flower"),
         ({"averaging.buffers": "recompute"}, "cannot be used with Flower"),
+        ({"metrics.extra": "['accuracy']"}, "cannot be measured: the server has no simulation"),
         ({"training.scale": 0.5}, "need all samples in one place: use training.steps"),
         ({"lr_schedule.unit": "epochs"}, "the server does not know how long an epoch"),
         ({**TURNS, "averaging.parts": 1, "participation.every": 6}, "is not a multiple of the 4"),

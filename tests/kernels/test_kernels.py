@@ -23,7 +23,7 @@ from partavg.engines.fused.comparison import Setting
 from partavg.engines.fused.convolution.any_channels import four_channels
 from partavg.engines.fused.convolution.many_channels import ManyChannels
 from partavg.engines.fused.norm import batch_norm
-from partavg.engines.fused.norm.batch_norm import Settings
+from partavg.engines.fused.norm.batch_norm import NormSettings
 from partavg.engines.fused.pool import operation as pool
 from partavg.kernels import sums
 from partavg.kernels.cast import cast
@@ -60,7 +60,7 @@ def test_statistics_alone_are_those_of_normalizing() -> None:
     found = []
     for into in (y, None):
         running = torch.zeros(2, 16), torch.ones(2, 16)
-        settings = Settings(running, 1e-5, 0.1, relu=True)
+        settings = NormSettings(running, 1e-5, 0.1, relu=True)
         own = batch_norm.normalize(x, batch_norm.measure(x), weight, bias, None, settings, into)
         found.append(torch.stack([*own, *running]))
     assert torch.equal(*found)

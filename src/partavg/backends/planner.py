@@ -99,8 +99,43 @@ def bank_device(name: str, device: torch.device) -> torch.device:
     return device if name == "device" else torch.device("cpu")
 
 
-def check_recut(adapt: Adapt | None, partition: str | Partition) -> None:
-    """Raise a ValueError if a partition could not follow a schedule that changes."""
+def check_needs(
+    solver: Solver,
+    *,
+    put_away: bool = False,
+    uneven: bool = False,
+    delay: int = 0,
+    called: str = "",
+) -> None:
+    """Raise a ValueError if a solver would not get what it says that it needs.
+
+    Models may be `put_away` while others train, the pace may be `uneven`, averages come late.
+    """
+    said, name = abilities(solver), called or f"solver {name_of(solver)}"
+    if put_away and said.needs_last_average:
+        raise ValueError(
+            f"{name} compares models with the last average, but with "
+            f"participation.redistribution = 'none' a model may be older: use permute or average"
+        )
+    if uneven and said.needs_equal_steps:
+        raise ValueError(
+            f"{name} needs workers that take the same steps: use pace.name = even, or another "
+            f"solver, like scaffold"
+        )
+    if delay and not said.allows_delay:
+        raise ValueError(
+            f"{name} cannot take averages that arrive late, or not with momentum that changes "
+            f"then: use averaging.delay = 0, or momentum_at_averaging = local"
+        )
+
+
+def check_recut(adapt: Adapt | None, partition: str | Partition, *, put_away: bool = False) -> None:
+    """Raise a ValueError if a partition, or models put away, could not follow a new schedule."""
+    if adapt and put_away:
+        raise ValueError(
+            "a schedule that adapts cuts models anew, but with participation.redistribution = "
+            "'none' some are put away: use permute or average"
+        )
     if adapt and not isinstance(partition, str):
         raise ValueError(
             "a schedule that adapts cuts the model anew: give the name of a partition, like "

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from partavg.backends.processes import Processes
 
-State = dict[str, Any]
+SavedState = dict[str, Any]
 """What `Workers.state` gives."""
 
 OnRows = Callable[[Tensor, int], Tensor]
@@ -25,16 +25,16 @@ class ProcessStates:
     shared: frozenset[str]
     """Entries of the solver's memory that all workers have in common."""
 
-    def collect(self, state: State) -> State:
+    def collect(self, state: SavedState) -> SavedState:
         """All rows, in the first process; what others get is of no use."""
         return self._mapped(state, self.processes.collect)
 
-    def deal(self, saved: State | None) -> State:
+    def deal(self, saved: SavedState | None) -> SavedState:
         """The rows of each process, of a state that the first process has."""
         outline = self.processes.first(lambda: self._mapped(saved or {}, _outlined))
         return self._mapped(saved or outline, self.processes.deal)
 
-    def _mapped(self, state: State, change: OnRows) -> State:
+    def _mapped(self, state: SavedState, change: OnRows) -> SavedState:
         """Change all that has a row per worker or per client."""
 
         def rows(tensor: Tensor) -> Tensor:

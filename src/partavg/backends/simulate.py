@@ -17,6 +17,7 @@ from partavg.backends.planner import (
     Weights,
     bank_device,
     check_aggregate,
+    check_needs,
     check_recut,
     client_weights,
     kept,
@@ -119,6 +120,8 @@ class Simulation:
         self._model = RowModel(model, loss, self._device)
         self._solver = solver or SGD()
         check_abilities(self._solver)
+        put_away = _puts_away(participation)
+        check_needs(self._solver, put_away=put_away, uneven=pace is not None, delay=delay)
         check_aggregate(aggregate, self._solver)
         self._lr = lr if callable(lr) else lambda step: lr
         self._loss = loss
@@ -131,7 +134,7 @@ class Simulation:
             )
 
         check_delay(delay, schedule, buffers)
-        check_recut(adapt, partition)
+        check_recut(adapt, partition, put_away=put_away)
         self.active = participation.active if participation else len(split)
         """Workers that train at a time, in all processes."""
         planner = Planner(
@@ -311,6 +314,11 @@ class Simulation:
         if self._device.type != "cuda":
             return tensor.to(self._device)
         return tensor.pin_memory().to(self._device, non_blocking=True)
+
+
+def _puts_away(who: Participation | None) -> bool:
+    """Whether clients keep their models while others train."""
+    return who is not None and who.moves and who.redistribution == "none"
 
 
 def _as_stored(inputs: Tensor, keys: Tensor | None) -> Tensor:

@@ -21,6 +21,11 @@ class About(NamedTuple):
 
     def parameters(self, messages: Float[Tensor, "*m l"]) -> Float[Tensor, "*m n"]:
         """The parameters in messages, in the order of `last`."""
+        if not self.places:
+            raise ValueError(
+                "the solver does not send its parameters, and this aggregate looks at them: use "
+                "another solver, or an aggregate of whole messages"
+            )
         return torch.cat([messages[..., place] for place in self.places], -1)
 
 
@@ -37,6 +42,22 @@ class Aggregate(Protocol):
     ) -> Float[Tensor, "l"]:
         """From messages and p_i, which sum to 1."""
         ...
+
+
+def one_message(
+    aggregate: Aggregate,
+    messages: Float[Tensor, "m l"],
+    weights: Float[Tensor, "m"],
+    about: About,
+) -> Float[Tensor, "l"]:
+    """What an aggregate makes of messages; a ValueError if that is not a message."""
+    made = aggregate(messages, weights, about)
+    if made.shape != messages.shape[1:]:
+        raise ValueError(
+            f"an aggregate made {tuple(made.shape)} of messages {tuple(messages.shape)}: it must "
+            f"return one message, [{messages.shape[1]}], with all that messages hold"
+        )
+    return made.to(messages.dtype)
 
 
 def weighted_sum(

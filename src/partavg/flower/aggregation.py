@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from partavg.core.aggregate import weighted_sum
+from partavg.core.aggregate import one_message, weighted_sum
 from partavg.core.exchange import about
 from partavg.core.workers import Workers
-from partavg.flower.protocol import Agreement, Section
+from partavg.flower.protocol import Agreement, Section, whole_model
 
 Messages = Mapping[int, Tensor]
 """From each client a flat array, all of one length."""
@@ -30,7 +30,9 @@ def aggregated(
     plan, solver = agreement.plan, agreement.solver
     return torch.cat(
         [
-            plan.aggregate(block, shares, about(mirror.params[0], s.part, step, plan, solver))
+            one_message(
+                plan.aggregate, block, shares, about(mirror.params[0], s.part, step, plan, solver)
+            )
             for s, block in zip(sections, torch.split(rows, lengths, 1), strict=True)
         ]
     )
@@ -45,12 +47,15 @@ def aggregated_model(
     *,
     but: int | None,
 ) -> Tensor:
-    """One model of all clients' whole models, part by part, but for one that all have in common."""
+    """One model of all clients' whole models, part by part.
+
+    A part that all have in common already is the mirror's: no client can change it any more.
+    """
     if agreement.plan.aggregate is weighted_sum:
         return _sum(models, weights)
     rows, shares = _stacked(models, weights)
-    plan, made = agreement.plan, rows[0].clone()
-    width, known = mirror.params.shape[1], set[int]()
+    plan, made, width = agreement.plan, whole_model(mirror, agreement), mirror.params.shape[1]
+    known = set[int]() if but is None else set(agreement.buffer_columns(but, after=width))
     for part, spans in enumerate(plan.partition.parts):
         if part == but:
             continue
@@ -59,7 +64,7 @@ def aggregated_model(
         known.update(kept)
         told = about(mirror.params[0], part, step, plan, agreement.solver)
         told = told._replace(places=(slice(0, len(columns)),))
-        made[columns + kept] = plan.aggregate(rows[:, columns + kept], shares, told)
+        made[columns + kept] = one_message(plan.aggregate, rows[:, columns + kept], shares, told)
     return made
 
 

@@ -194,6 +194,11 @@ def _locals() -> Iterator[Metric]:
     return (Metric(f"accuracy_{view}", seen(view), unit="%", chart="none") for view in views)
 
 
+_TAKEN = frozenset({"step", "steps", "scale", "stage", "part", "clients", "away", "sent",
+                    "received", "seconds_per_exchange", "ranks"})  # fmt: skip
+"""What rows and summaries hold beside metrics."""
+
+
 class MetricNames(Names[Metric]):
     """Metrics by their keys."""
 
@@ -203,6 +208,10 @@ class MetricNames(Names[Metric]):
             raise ValueError(f"{thing!r} cannot be a metric: give a partavg.Metric")
         if thing.key != name:
             raise ValueError(f"metric {name!r} has the key {thing.key!r}: they must be the same")
+        if name in _TAKEN:
+            raise ValueError(
+                f"metric {name!r} would hide what rows and summaries call so: rename it"
+            )
 
 
 METRICS = MetricNames("metric", {

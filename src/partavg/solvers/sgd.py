@@ -16,7 +16,7 @@ from partavg.core.solver import State, Step, Sync
 from partavg.kernels.backend import uses_triton
 
 Decay = Literal["all", "kernels"]
-Averaging = Literal["local", "averaged", "reset"]
+MomentumAtAveraging = Literal["local", "averaged", "reset"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ momentum_at_averaging='local')
     nesterov: bool = False
     weight_decay: float = 0.0
     decay: Decay = "all"
-    momentum_at_averaging: Averaging = "local"
+    momentum_at_averaging: MomentumAtAveraging = "local"
 
     def __post_init__(self) -> None:
         if not 0 <= self.momentum < 1:
@@ -46,7 +46,9 @@ momentum_at_averaging='local')
         if self.weight_decay < 0:
             raise ValueError(f"weight_decay {self.weight_decay} is negative: use 0 for none")
         _check_choice("decay", self.decay, get_args(Decay))
-        _check_choice("momentum_at_averaging", self.momentum_at_averaging, get_args(Averaging))
+        _check_choice(
+            "momentum_at_averaging", self.momentum_at_averaging, get_args(MomentumAtAveraging)
+        )
 
     def init(self, params: Float[Tensor, "m d"], layout: Layout) -> State:
         """Zero momentum, and the columns that decay where not all do."""

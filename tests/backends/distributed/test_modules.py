@@ -60,6 +60,25 @@ def mean_of_odd_modules(rank: int, wire: str) -> tuple[dict[str, Tensor], dict[s
     return local, {name: tensor.clone() for name, tensor in net.state_dict().items()}
 
 
+def an_outer_step(rank: int) -> Tensor:
+    """A weight right after it was averaged."""
+    torch.manual_seed(rank)  # ranks start apart; attach makes them alike
+    net = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    averager = partavg.attach(net, optimizer, interval=2, parts=1, solver=partavg.Outer())
+    for _ in range(2):
+        optimizer.zero_grad()
+        net(torch.randn(4, 3)).square().sum().backward()
+        optimizer.step()
+    averager.detach()
+    return net.weight.detach().clone()
+
+
+def test_solvers_remember_the_start_that_all_have_in_common(ranks: Ranks) -> None:
+    first, *others = ranks(an_outer_step)
+    assert all(torch.equal(first, other) for other in others)
+
+
 def test_any_module_is_averaged(ranks: Ranks) -> None:
     pairs = ranks(mean_of_odd_modules, "full")
     for name, first in pairs[0][1].items():

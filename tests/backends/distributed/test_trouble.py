@@ -9,6 +9,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from tests.backends.distributed.loops import LR, model, samples
+from tests.outside import Noisy
 from tests.ranks import Ranks, started
 from torch import Tensor
 from torch.nn import functional as F
@@ -66,6 +67,10 @@ def other_torch(rank: int) -> None:
         torch.__version__ = version
 
 
+def other_seed(rank: int) -> None:
+    train(rank, aggregate=Noisy(), buffers="local", seed=int(rank == 1))
+
+
 def bad_weight(rank: int) -> None:
     train(rank, weight=-1.0 if rank == 2 else 1.0)
 
@@ -75,6 +80,7 @@ def bad_weight(rank: int) -> None:
     [
         (other_interval, "rank 1 has interval 8, rank 0 has 4: start all ranks with the same"),
         (other_torch, "rank 1 has torch 9.9, rank 0 has 2.0: start all ranks with the same"),
+        (other_seed, "rank 1 has seed 1, rank 0 has 0: start all ranks with the same"),
         (other_model, "rank 2 has a model of 18 numbers"),
         (bad_weight, "rank 2 cannot start: weight -1.0 makes no sense: use a number above 0"),
     ],

@@ -20,7 +20,7 @@ from partavg.backends.distributed.compressed import Compressed
 from partavg.backends.distributed.module_row import ModuleRow
 from partavg.backends.distributed.on_optimizer import on_top_of
 from partavg.backends.distributed.replicas import Manager, Replicas
-from partavg.backends.planner import Planner, check_aggregate, check_recut
+from partavg.backends.planner import Planner, check_aggregate, check_needs, check_recut
 from partavg.backends.rank_failure import RollCall
 from partavg.core.abilities import abilities, name_of
 from partavg.core.adapt import Adapt
@@ -81,13 +81,14 @@ def attach(
     try:
         _check(weight, buffers, wire, group, adapt, partition)
         own = on_top_of(optimizer, solver)
+        check_needs(own, delay=delay)
         _check_manager(manager, group, wire, delay, adapt, own)
         _check_gathering(aggregate, own, group, wire, manager)
         schedule = Schedule(
             interval, interval if parts is None else parts, seed if shuffle else None
         )
         check_delay(delay, schedule, buffers)
-        row = ModuleRow.of(model, own, (adapt.first(schedule) if adapt else schedule).parts)
+        row = ModuleRow.of(model, (adapt.first(schedule) if adapt else schedule).parts)
         planner = _Planner(row, partition, buffers, delay, seed, aggregate)
         facts: dict[str, object] = {
             "torch": torch.__version__,
@@ -101,6 +102,7 @@ def attach(
             "solver": own,
             "adapt": adapt,
             "aggregate": _named(aggregate),
+            "seed": seed if aggregate is not weighted_sum else None,
             "a model of": row.describe(),
             "partition": planner(schedule).partition.digest()[:12],
         }
@@ -116,6 +118,7 @@ def attach(
         own_weight = weight / _sum(weight, groups)
         collective, inside = _collectives(groups, group, wire, own_weight)
     _start_alike(model, groups)
+    row.start_memory_(own)
     if aggregate is not weighted_sum:
         row.remember_start_()
     current = CurrentPlan(schedule, adapt, replace(planner, weight=own_weight))

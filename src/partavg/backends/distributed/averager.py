@@ -133,6 +133,7 @@ class Averager:
 
     def state_dict(self) -> dict[str, Any]:
         """All that a checkpoint needs beside the model and the optimizer; each rank has its own."""
+        # Checkpoints of 0.1 call what a collective keeps its link.
         return {"row": self._row.state(), "link": self._collective.state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -60,8 +60,8 @@ class ModuleRow(Workers):
     buffer_columns: Columns = field(kw_only=True)
 
     @classmethod
-    def of(cls, module: nn.Module, solver: Solver, parts: int) -> "ModuleRow":
-        """The worker that a module is."""
+    def of(cls, module: nn.Module, parts: int) -> "ModuleRow":
+        """The worker that a module is; a solver's memory comes with `start_memory_`."""
         params = _trainable(module)
         dtype = torch.float32
         for parameter in params.values():
@@ -72,9 +72,7 @@ class ModuleRow(Workers):
         return cls(
             none,
             none,
-            {}
-            if _remembers_nothing(solver)
-            else solver.init(columns.flatten(dtype), columns.layout),
+            {},
             clock,
             clock.clone(),
             clock[:, :1].clone(),
@@ -82,6 +80,12 @@ class ModuleRow(Workers):
             param_columns=columns,
             buffer_columns=Columns(_buffers(module)),
         )
+
+    def start_memory_(self, solver: Solver) -> None:
+        """Begin the memory of a solver, from a model that is the same on all ranks by now."""
+        if not _remembers_nothing(solver):
+            columns = self.param_columns
+            self.memory = solver.init(columns.flatten(self.params.dtype), columns.layout)
 
     def remember_start_(self) -> None:
         """Keep the start, which all ranks have in common, for an Aggregate."""

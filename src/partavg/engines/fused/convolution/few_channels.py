@@ -13,7 +13,7 @@ from partavg.engines.fused.convolution.few_channels_cuda import NormAfter, NormB
 from partavg.engines.fused.convolution.tiling import Tiling
 from partavg.engines.fused.norm.batch_norm import (
     Normalized,
-    Settings,
+    NormSettings,
     Statistics,
     gradient,
     measure,
@@ -23,7 +23,7 @@ from partavg.kernels.streams import on_side_stream, wait_for_side_stream
 
 Found = tuple[Tensor, Tensor | None, Tensor, int]
 """Outputs; inputs, if others use them; the outputs' statistics: partials and pixels."""
-Convolved = tuple[Tensor, Tensor | None, Statistics]
+OutputsAndStatistics = tuple[Tensor, Tensor | None, Statistics]
 """Outputs; inputs, if others use them; the outputs' statistics."""
 
 
@@ -34,19 +34,21 @@ class PendingNorm(NamedTuple):
     weight: Tensor
     bias: Tensor
     residual: Tensor | None
-    settings: Settings
+    settings: NormSettings
     statistics: Statistics | None
     alone: bool
     """Whether nothing but the convolution needs what comes out."""
 
 
-def few_channels(x: Tensor, weight: Tensor, own: Tiling) -> Convolved:
+def few_channels(x: Tensor, weight: Tensor, own: Tiling) -> OutputsAndStatistics:
     """Convolve x [m, n, c, h, w]."""
     y, inputs, *found = FewChannels.apply(x, weight, own)  # type: ignore[no-untyped-call]
     return y, inputs, Statistics(*found)
 
 
-def norm_then_few_channels(pending: PendingNorm, weight: Tensor, own: Tiling) -> Convolved:
+def norm_then_few_channels(
+    pending: PendingNorm, weight: Tensor, own: Tiling
+) -> OutputsAndStatistics:
     """Convolve what a BatchNorm makes of its x."""
     deferred: list[NormAfter] | None = [] if dispatch.both_gradients_at_once(own) else None
     y, inputs, partials, pixels = NormThenFewChannels.apply(  # type: ignore[no-untyped-call]
@@ -98,7 +100,7 @@ class NormThenFewChannels(torch.autograd.Function):
         norm_weight: Tensor,
         norm_bias: Tensor,
         residual: Tensor | None,
-        settings: Settings,
+        settings: NormSettings,
         statistics: Statistics | None,
         alone: bool,
         weight: Tensor,

@@ -86,12 +86,12 @@ def norm_then_convolve(
     if not dispatch.fuses_norm(norm, case, device_of(x), broadcasts=broadcasts):
         return None
     from partavg.engines.fused.convolution.few_channels import PendingNorm, norm_then_few_channels
-    from partavg.engines.fused.norm.batch_norm import Settings
+    from partavg.engines.fused.norm.batch_norm import NormSettings
 
     gamma, beta = parameters.weight, parameters.bias
     assert gamma is not None
     assert beta is not None
-    settings = Settings(parameters.running, norm.eps, norm.momentum, relu)
+    settings = NormSettings(parameters.running, norm.eps, norm.momentum, relu)
     pending = PendingNorm(x, gamma, beta, residual, settings, statistics, alone)
     return Convolved(*norm_then_few_channels(pending, weight, _tiling(case)))
 

@@ -15,7 +15,7 @@ SPLITS = 32
 """Sums over some of a worker's pixels that are added up in the end, at most: a power of 2."""
 
 
-class Settings(NamedTuple):
+class NormSettings(NamedTuple):
     """What a BatchNorm layer does besides normalizing, and what follows it."""
 
     running: tuple[Tensor, Tensor] | None
@@ -70,7 +70,7 @@ class BatchNorm(torch.autograd.Function):
         weight: Tensor | None,
         bias: Tensor | None,
         residual: Tensor | None,
-        settings: Settings,
+        settings: NormSettings,
         statistics: Statistics | None,
     ) -> Tensor:
         x = channels_last(x)
@@ -117,7 +117,7 @@ def normalize(
     weight: Tensor | None,
     bias: Tensor | None,
     residual: Tensor | None,
-    settings: Settings,
+    settings: NormSettings,
     y: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """The mean and 1 / deviation [m, c] of x; updates running statistics.

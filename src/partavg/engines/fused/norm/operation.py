@@ -60,11 +60,11 @@ def batch_norm(
     """
     if dispatch.norm(x.dtype, momentum, device_of(x)) == Norm.TORCH:
         return reference.batch_norm(x, own, eps, momentum, residual, relu)
-    from partavg.engines.fused.norm.batch_norm import BatchNorm, Settings
+    from partavg.engines.fused.norm.batch_norm import BatchNorm, NormSettings
 
     running = None if momentum is None else own.running
     assert not isinstance(momentum, Tensor)  # dispatch has seen it
-    settings = Settings(running, eps, momentum or 0.0, relu)
+    settings = NormSettings(running, eps, momentum or 0.0, relu)
     y: Tensor = BatchNorm.apply(  # type: ignore[no-untyped-call]
         x, own.weight, own.bias, residual, settings, statistics
     )

@@ -6,10 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from partavg.engines.fused.recurrent.reference import Ends
 from partavg.engines.fused.rows import Rows
-
-Ends = tuple[Tensor, Tensor]
-"""The hidden states and the cell states."""
 
 
 def covers(layer: Any) -> bool:

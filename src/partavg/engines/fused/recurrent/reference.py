@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 Ends = tuple[Tensor, Tensor]
+"""The hidden states and the cell states."""
 
 
 def lstm(
