@@ -54,7 +54,8 @@ PLAIN: dict[str, dict[str, Any]] = {
     "from outside": {"participation": Participation(WORKERS, 4, 3, "average"), "solver": FedDyn()},
     **{f"buffers {name}": {"buffers": name} for name in ("every", "local", "recompute")},
 }  # fmt: skip
-CASES = PLAIN | {f"solver {name}": {"solver": make()} for name, make in SOLVERS.items()}
+ALL = {**SOLVERS, "feddyn": FedDyn}
+CASES = PLAIN | {f"solver {name}": {"solver": make()} for name, make in ALL.items()}
 
 
 def task() -> tuple[Tensor, Tensor]:

@@ -258,6 +258,7 @@ def test_delay_does_not_move_the_mean(delay: int) -> None:
     ("make", "sentence"),
     [
         (lambda: FedProx(-1.0), "mu -1.0 pushes workers apart"),
+        (lambda: Outer(SCAFFOLD()), "SCAFFOLD cannot be an outer optimizer"),
         (lambda: Outer(lr=0.0), "an outer lr of 0.0 stops training"),
         (lambda: Outer(keep=1.0), r"keep 1.0 is outside \[0, 1\)"),
         (lambda: Adam(beta1=1.0), r"beta1 1.0 is outside \[0, 1\)"),

@@ -1,7 +1,7 @@
 """What a solver can do and what it needs: said by the solver, and tried before it is believed."""
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 
 import torch
 from torch import Tensor
@@ -72,6 +72,13 @@ def abilities(solver: Solver) -> Abilities:
 def name_of(solver: Solver) -> str:
     """A solver as messages call it."""
     return type(solver).__name__
+
+
+def described(thing: object) -> str:
+    """What must be the same in all processes; what has no fields is named by its class."""
+    if is_dataclass(thing):
+        return repr(thing)
+    return str(getattr(thing, "__qualname__", type(thing).__qualname__))
 
 
 def below(solver: Solver) -> Solver | None:

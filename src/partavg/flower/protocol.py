@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from partavg.core.abilities import message_length, sends_parameters, shared_names
+from partavg.core.abilities import described, message_length, sends_parameters, shared_names
 from partavg.core.average import alone, collect, deliver_
 from partavg.core.partition import Span
 from partavg.core.plan import Plan
@@ -45,8 +45,8 @@ class Agreement:
         """A fingerprint that must be equal on the server and all clients."""
         layouts = (self.model.params, self.model.buffers)
         plan = (self.plan.schedule, self.plan.partition.digest(), self.plan.buffer_parts)
-        agreed = (layouts, str(self.model.dtype), plan, self.solver)
-        return hashlib.sha256(repr(agreed).encode()).hexdigest()[:32]
+        agreed = f"({layouts!r}, {str(self.model.dtype)!r}, {plan!r}, {described(self.solver)})"
+        return hashlib.sha256(agreed.encode()).hexdigest()[:32]
 
     def sections(self, about: str, part: int) -> list[Section]:
         """A message about a "part", or about the "rest" that was not averaged along with it."""

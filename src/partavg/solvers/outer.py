@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from partavg.core.abilities import Abilities, abilities
+from partavg.core.abilities import Abilities, abilities, below, name_of
 from partavg.core.layout import Layout
 from partavg.core.solver import Solver, State, Step, Sync
 from partavg.solvers.adam import Adam, adamw
@@ -38,6 +38,11 @@ class Outer:
     def __post_init__(self) -> None:
         if not self.lr > 0:
             raise ValueError(f"an outer lr of {self.lr} stops training: use a number above 0")
+        if below(self.optimizer) is not None:
+            raise ValueError(
+                f"{name_of(self.optimizer)} cannot be an outer optimizer, since it needs workers: "
+                f"use SGD or Adam"
+            )
         if not 0 <= self.keep < 1:
             raise ValueError(f"keep {self.keep} is outside [0, 1): 0 takes the average over whole")
 

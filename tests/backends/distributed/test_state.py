@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from tests.backends.distributed.loops import LR, model, samples
+from tests.outside import FedDyn, Noisy
 from tests.ranks import Ranks
 from torch import Tensor
 from torch.nn import functional as F
@@ -20,6 +21,8 @@ CASES: dict[str, dict[str, Any]] = {
     "plain": {"interval": 4},
     "delay": {"interval": 4, "delay": 3},
     "scaffold": {"interval": 4, "solver": SCAFFOLD()},
+    "from outside": {"interval": 4, "solver": FedDyn(0.3)},
+    "aggregated": {"interval": 4, "aggregate": Noisy(), "buffers": "local"},
     "outer": {"interval": 3, "parts": 1, "solver": fedavgm(base=FedProx(0.1))},
     "int8": {"interval": 4, "wire": "int8"},
     "int8 delay": {"interval": 2, "wire": "int8", "delay": 1},

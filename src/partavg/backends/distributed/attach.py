@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 
 import torch
@@ -15,14 +15,14 @@ from torch.optim import Optimizer
 from partavg.backends.current_plan import CurrentPlan
 from partavg.backends.distributed.agree import agree
 from partavg.backends.distributed.averager import Averager
-from partavg.backends.distributed.collectives import AcrossMachines, AllReduce, Collective
+from partavg.backends.distributed.collectives import AcrossMachines, AllReduce, Collective, NoOthers
 from partavg.backends.distributed.compressed import Compressed
 from partavg.backends.distributed.module_row import ModuleRow
 from partavg.backends.distributed.on_optimizer import on_top_of
 from partavg.backends.distributed.replicas import Manager, Replicas
 from partavg.backends.planner import Planner, check_aggregate, check_needs, check_recut
 from partavg.backends.rank_failure import RollCall
-from partavg.core.abilities import abilities, name_of
+from partavg.core.abilities import abilities, described, name_of
 from partavg.core.adapt import Adapt
 from partavg.core.aggregate import Aggregate, weighted_sum
 from partavg.core.partition import Partition
@@ -99,9 +99,9 @@ def attach(
             "shuffle": schedule.shuffle,
             "buffers": buffers,
             "wire": wire,
-            "solver": own,
+            "solver": described(own),
             "adapt": adapt,
-            "aggregate": _named(aggregate),
+            "aggregate": described(aggregate),
             "seed": seed if aggregate is not weighted_sum else None,
             "a model of": row.describe(),
             "partition": planner(schedule).partition.digest()[:12],
@@ -220,13 +220,6 @@ def _check_manager(
             )
 
 
-def _named(aggregate: Aggregate) -> str:
-    """What must be the same on all ranks; an object without fields is named by its class."""
-    if is_dataclass(aggregate):
-        return repr(aggregate)
-    return str(getattr(aggregate, "__qualname__", type(aggregate).__qualname__))
-
-
 def _check_gathering(
     aggregate: Aggregate, solver: Solver, group: Group | None, wire: str, manager: Manager | None
 ) -> None:
@@ -261,7 +254,7 @@ def _collectives(
         return AcrossMachines(group), inside
     codec = WIRE_FORMATS[wire].codec
     if not groups:
-        return Collective(), None
+        return NoOthers(), None
     return (Compressed(groups[0], codec, weight) if codec else AllReduce(groups[0])), None
 
 

@@ -14,7 +14,7 @@ from partavg.core.average import Arriving
 
 
 class Collective:
-    """The Reduce of an attached model; this one is that of a process without others."""
+    """The Reduce of an attached model."""
 
     room = 0
     bytes = 0
@@ -25,14 +25,14 @@ class Collective:
     def __call__(
         self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
     ) -> Arriving:
-        """Nobody adds anything."""
-        self.count(message.nbytes)
-        return lambda: message
+        """Begin to sum."""
+        raise NotImplementedError
 
     def gather(self, rows: Float[Tensor, "m _"]) -> Arriving:
-        """Nobody sends anything; other collectives that can collect messages say how."""
-        self.count(rows.nbytes)
-        return lambda: rows
+        """Begin to collect; not all of them can."""
+        raise ValueError(
+            f"{type(self).__name__} sums messages and cannot collect them: leave the aggregate out"
+        )
 
     def enter(self) -> bool:
         """Meet the others; whether they are in the middle of averaging the part of a step."""
@@ -54,6 +54,22 @@ class Collective:
 
     def load(self, saved: dict[str, Any], device: torch.device) -> None:
         """Go on from what `state` gave."""
+
+
+class NoOthers(Collective):
+    """That of a process alone."""
+
+    def __call__(
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+    ) -> Arriving:
+        """Nobody adds anything."""
+        self.count(message.nbytes)
+        return lambda: message
+
+    def gather(self, rows: Float[Tensor, "m _"]) -> Arriving:
+        """Nobody sends anything."""
+        self.count(rows.nbytes)
+        return lambda: rows
 
 
 class AllReduce(Collective):
