@@ -35,8 +35,8 @@ def main() -> None:
     Start with `partavg compare`: it trains 64 workers on data that comes with the package and
     shows what partial averaging does.
 
-    Exit codes: 0 done, 2 bad input, a full disk or a sink that fails, 3 training diverged, 4 a rank was lost
-    (resumable), 130 stopped with Ctrl-C (resumable).
+    Exit codes: 0 done, 2 bad input, a full disk or a sink that fails, 3 training diverged, 4 a
+    rank was lost (resumable), 130 stopped with Ctrl-C (resumable).
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         # torch's threads wait for each other by spinning, which on a busy machine keeps others, and
