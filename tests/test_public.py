@@ -71,9 +71,13 @@ def test_names_that_moved_work_for_one_version(module: str) -> None:
 def test_names_of_costs_that_changed_work_for_one_version() -> None:
     from partavg import cost
 
-    for name, new in {"Job": cost.Workload, "plans": cost.candidates}.items():
-        with pytest.warns(DeprecationWarning, match=f"partavg.cost.{name} is called"):
-            assert getattr(cost, name) is new
+    with pytest.warns(DeprecationWarning, match="partavg.cost.plans is called candidates"):
+        assert cost.plans is cost.candidates
+    with pytest.warns(DeprecationWarning, match="partavg.cost.Job is called Workload"):
+        job = cost.Job(10, step=0.5, width=2.0)
+    assert job == cost.Workload(10, 0.5, 2.0)
+    with pytest.warns(DeprecationWarning, match="width is called bytes_per_number"):
+        assert job.width == 2.0
     with pytest.warns(DeprecationWarning, match="WIRE_FORMATS"):
         assert cost.WIRES["bf16"] == 2.0
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):

@@ -7,7 +7,7 @@ from tests import oracles
 from torch import nn
 from torch.nn import functional as F
 
-from partavg import Layout, Schedule, Simulation, iid
+from partavg import Layout, Partition, Schedule, Simulation, Span, iid
 from partavg.core.partition import PARTITIONS, contiguous
 from partavg.data.batches import Batches
 from partavg.evaluation import evaluate, recompute_statistics_
@@ -226,10 +226,15 @@ def test_two_runs_with_one_seed_are_bit_identical() -> None:
     assert torch.equal(one.workers.buffers, other.workers.buffers)
 
 
+SINGLE = tuple((Span(column, column + 1),) for column in range(4))
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         ({"partition": "channels"}, "partition 'channels' is not known: did you mean 'channel'?"),
+        ({"partition": Partition(4, SINGLE)}, "the partition has 4 columns and the model"),
+        ({"partition": len}, "partition <built-in function len> is none: give a partavg.Partition"),
         ({"weights": "size"}, "weights 'size' is not known: use uniform or samples"),
         ({"buffers": "mean"}, "buffers 'mean' is not known: use part, every, local, recompute"),
         ({"partition": "layer"}, "cannot fill 4 parts: the model has 1 layers; use 1 to 1 parts"),

@@ -48,6 +48,7 @@ class Planner:
         if isinstance(cut, str):
             make = PARTITIONS.find(cut if schedule.parts > 1 else "whole")
             cut = make(self.params, schedule.parts, self.seed)
+        check_covers(cut, self.params)
         return Plan(
             schedule,
             cut,
@@ -126,6 +127,20 @@ def check_needs(
         raise ValueError(
             f"{name} cannot take averages that arrive late, or not with momentum that changes "
             f"then: use averaging.delay = 0, or momentum_at_averaging = local"
+        )
+
+
+def check_covers(cut: Partition, params: Layout) -> None:
+    """Raise a ValueError if a partition is of another model."""
+    if not isinstance(cut, Partition):
+        raise ValueError(
+            f"partition {cut!r} is none: give a partavg.Partition, or the name of a function that "
+            f"makes one, like channel"
+        )
+    if cut.size != params.size:
+        raise ValueError(
+            f"the partition has {cut.size} columns and the model {params.size}: cut the model "
+            f"that is trained, for example by partavg.by_channel"
         )
 
 

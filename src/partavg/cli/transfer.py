@@ -44,7 +44,7 @@ class TransferBars:
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=20),
+            BarColumn(bar_width=20, finished_style="green"),
             DownloadColumn(),
             TransferSpeedColumn(),
             TimeRemainingColumn(compact=True, elapsed_when_finished=True),

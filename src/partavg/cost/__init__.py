@@ -25,10 +25,15 @@ __all__ = [
 ]
 
 
+def _job(parameters: int, step: float, width: float = 4.0) -> Workload:
+    """A Workload as 0.1 made it."""
+    return Workload(parameters, step, width)
+
+
 def __getattr__(name: str) -> Any:
     """The names of 0.1, which go with 0.3."""
     old: dict[str, tuple[str, Any]] = {
-        "Job": ("Workload", Workload),
+        "Job": ("Workload", _job),
         "plans": ("candidates", candidates),
         "WIRES": (
             "partavg.core.wire_formats.WIRE_FORMATS",

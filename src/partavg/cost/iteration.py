@@ -1,5 +1,6 @@
 """What an averaging plan costs in an iteration."""
 
+import warnings
 from dataclasses import dataclass
 from math import inf
 
@@ -24,6 +25,13 @@ class Workload:
             raise ValueError(f"a model of {self.parameters} parameters is none: use 1 or more")
         if not 0 < self.step < inf:
             raise ValueError(f"a step of {self.step} s is none: use more than 0")
+
+    @property
+    def width(self) -> float:
+        """The old name of `bytes_per_number`."""
+        said = "width is called bytes_per_number; the old name goes with 0.3"
+        warnings.warn(said, DeprecationWarning, stacklevel=2)
+        return self.bytes_per_number
 
     @property
     def size(self) -> float:

@@ -42,7 +42,7 @@ class Bars:
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=10),
+            BarColumn(bar_width=10, finished_style="green"),
             MofNCompleteColumn(),
             TextColumn("{task.fields[status]}"),
             TimeRemainingColumn(compact=True, elapsed_when_finished=True),
