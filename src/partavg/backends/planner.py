@@ -1,5 +1,6 @@
 """From policies, as a user names them, to what the training loop needs."""
 
+import inspect
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -109,9 +110,27 @@ def check_recut(adapt: Adapt | None, partition: str | Partition) -> None:
 
 
 def check_aggregate(aggregate: Aggregate, solver: Solver) -> None:
-    """Raise a ValueError if an aggregate could not be told what workers have in common."""
+    """Raise a ValueError for no function, or one that could not be told what workers share."""
+    if isinstance(aggregate, type) or not _takes_three(aggregate):
+        raise ValueError(
+            f"aggregate {aggregate!r} is no function of messages, weights and what they are about: "
+            f"give one, or an object that can be called like it"
+        )
     if aggregate is not weighted_sum and abilities(solver).keeps_apart:
         raise ValueError(
             f"solver {name_of(solver)} keeps workers apart, and an aggregate must know what they "
             f"have in common: use a solver that does not, or the weighted sum"
         )
+
+
+def _takes_three(function: object) -> bool:
+    """Whether something can be called with three arguments, as far as that can be seen."""
+    if not callable(function):
+        return False
+    try:
+        inspect.signature(function).bind(None, None, None)
+    except TypeError:
+        return False
+    except ValueError:  # it tells nothing of its arguments
+        return True
+    return True

@@ -33,7 +33,7 @@ class Aggregate(Protocol):
     """
 
     def __call__(
-        self, messages: Float[Tensor, "m l"], weights: Float[Tensor, "m"], about: About
+        self, messages: Float[Tensor, "m l"], weights: Float[Tensor, "m"], about: About, /
     ) -> Float[Tensor, "l"]:
         """From messages and p_i, which sum to 1."""
         ...
@@ -44,3 +44,24 @@ def weighted_sum(
 ) -> Float[Tensor, "l"]:
     """Σ p_i m_i: the default, for which messages are summed on their way and never collected."""
     return weights @ messages
+
+
+def aggregated(
+    aggregate: Aggregate,
+    messages: Float[Tensor, "m l"],
+    weights: Float[Tensor, "m"],
+    about: About,
+) -> Float[Tensor, "l"]:
+    """What an Aggregate makes of messages; a ValueError if that is no message."""
+    made: object = aggregate(messages, weights, about)
+    if isinstance(made, Tensor) and _described(made) == _described(messages[0]):
+        return made.detach()
+    given = _described(made) if isinstance(made, Tensor) else type(made).__name__
+    raise ValueError(
+        f"the aggregate made {given} of messages that are {_described(messages[0])} each: it must "
+        f"be one of these"
+    )
+
+
+def _described(tensor: Tensor) -> str:
+    return f"{tensor.dtype} {list(tensor.shape)} on {tensor.device}"

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, tensor
 
 from partavg.core.abilities import message_length, sends_parameters
-from partavg.core.aggregate import About, weighted_sum
+from partavg.core.aggregate import About, aggregated, weighted_sum
 from partavg.core.average import (
     Arriving,
     Reduce,
@@ -88,7 +88,7 @@ def send(
         if workers.common is None:
             raise ValueError("an aggregate must know the start: call workers.remember_start_()")
         told = about(workers.common, part, workers.step, plan, solver)
-        combine = partial(plan.aggregate, about=told)
+        combine = partial(aggregated, plan.aggregate, about=told)
     return collect(
         *workers.columns(spans, buffers),
         workers.memory,

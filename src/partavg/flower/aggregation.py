@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from partavg.core.aggregate import aggregated as combined
 from partavg.core.aggregate import weighted_sum
 from partavg.core.exchange import about
 from partavg.core.workers import Workers
@@ -30,7 +31,12 @@ def aggregated(
     plan, solver = agreement.plan, agreement.solver
     return torch.cat(
         [
-            plan.aggregate(block, shares, about(mirror.params[0], s.part, step, plan, solver))
+            combined(
+                plan.aggregate,
+                block,
+                shares,
+                about(mirror.params[0], s.part, step, plan, solver),
+            )
             for s, block in zip(sections, torch.split(rows, lengths, 1), strict=True)
         ]
     )
@@ -59,7 +65,7 @@ def aggregated_model(
         known.update(kept)
         told = about(mirror.params[0], part, step, plan, agreement.solver)
         told = told._replace(places=(slice(0, len(columns)),))
-        made[columns + kept] = plan.aggregate(rows[:, columns + kept], shares, told)
+        made[columns + kept] = combined(plan.aggregate, rows[:, columns + kept], shares, told)
     return made
 
 
