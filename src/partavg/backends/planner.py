@@ -47,8 +47,13 @@ class Planner:
         """A plan; a delay that does not fit a shorter interval is shortened."""
         cut = self.partition
         if isinstance(cut, str):
-            make = PARTITIONS.find(cut if schedule.parts > 1 else "whole")
-            cut = make(self.params, schedule.parts, self.seed)
+            name = cut if schedule.parts > 1 else "whole"
+            cut = partition_of(self.params, name, schedule.parts, self.seed)
+        if cut.size != self.params.size:
+            raise ValueError(
+                f"the partition has {cut.size} columns, and the model {self.params.size}: they "
+                f"must be the same, or some would never be averaged"
+            )
         return Plan(
             schedule,
             cut,
@@ -72,6 +77,22 @@ class Planner:
         size = self.statistics.size
         everything = (Span(0, size),) if self.buffers == "every" and size else ()
         return (everything,) * len(partition.parts)
+
+
+def partition_of(params: Layout, name: str, parts: int, seed: int) -> Partition:
+    """The partition of a model that a name stands for."""
+    make = PARTITIONS.find(name)
+    if not _takes_three(make):
+        raise ValueError(
+            f"partition {name!r} cannot be called with a layout, the number of parts and a seed: "
+            f"mend the function"
+        )
+    cut: object = make(params, parts, seed)
+    if not isinstance(cut, Partition):
+        raise ValueError(
+            f"partition {name!r} gave {type(cut).__name__}, and not a Partition: mend the function"
+        )
+    return cut
 
 
 def client_weights(policy: str, split: Sequence[Tensor]) -> Float[Tensor, "m"]:
