@@ -244,6 +244,7 @@ class Silent:
         ("adapt", anything, "gave int, and not an Adapt, or None"),
         ("sink", anything, "gave int, which has not the functions begin, take and end"),
         ("sink", Silent, "gave Silent, which has not the functions"),
+        ("sink", lambda: {}["key"], "cannot be made: KeyError: 'key'"),
         ("sink", partavg.SGD.step_, "cannot be called without arguments"),
     ],
 )

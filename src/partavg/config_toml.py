@@ -14,7 +14,7 @@ from pydantic.errors import PydanticSchemaGenerationError
 from partavg.config import COMPONENTS, Component, Config
 from partavg.core.partition import PARTITIONS
 from partavg.core.solver import Solver
-from partavg.metrics.table import METRICS
+from partavg.metrics.table import METRICS, is_extra
 from partavg.registry import suggestion
 from partavg.sinks import SINKS
 from partavg.solvers import SOLVERS
@@ -40,6 +40,11 @@ def parse(table: Table) -> Config:
     PARTITIONS.find(averaging.partition, "averaging.partition")
     for name in config.metrics.extra or ():
         METRICS.find(name, "metrics.extra")
+        if not is_extra(name):
+            raise ValueError(
+                f"metrics.extra = {name!r} comes with the package: leave it out, other keys of "
+                f"[metrics] say how often it is measured"
+            )
     for name in config.metrics.sinks or ():
         SINKS.find(name, "metrics.sinks")
     if averaging.parts is None:

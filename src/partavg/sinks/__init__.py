@@ -24,7 +24,14 @@ def _made(name: str) -> Sink:
         inspect.signature(make).bind()
     except TypeError as error:
         raise ValueError(f"sink {name!r} cannot be called without arguments: {error}") from None
-    sink: object = make()
+    try:
+        sink: object = make()
+    except (ValueError, OSError):
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"sink {name!r} cannot be made: {type(error).__name__}: {error}"
+        ) from error
     if isinstance(sink, type) or not isinstance(sink, Sink):
         raise ValueError(
             f"sink {name!r} gave {type(sink).__name__}, which has not the functions begin, take "
