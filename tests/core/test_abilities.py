@@ -221,6 +221,8 @@ class Boxed(Bare):
         (FedProx(base=partavg.SCAFFOLD()), "corrects gradients, and one below it parameters"),
         (Boxed(), "Boxed is no dataclass"),
         (SGD(), "SGD takes local steps, and here your optimizer does"),
+        (FedProx, r"FedProx is a class: make one, FedProx\(\)"),
+        ("fedprox", "'fedprox' has not the functions init"),
     ],
 )
 def test_attach_refuses_what_would_be_lost(solver: Any, problem: str) -> None:

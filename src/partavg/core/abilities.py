@@ -91,15 +91,21 @@ def below(solver: Solver) -> Solver | None:
     return base
 
 
-def check_abilities(solver: object) -> None:
-    """Raise a ValueError for no solver, or if what it says does not hold in a small trial."""
-    if isinstance(solver, type):
-        raise ValueError(f"solver {solver.__name__} is a class: make one, {solver.__name__}()")
-    if not isinstance(solver, Solver):
+def solver_of(given: object) -> Solver:
+    """What was given as a solver; a ValueError if it is none."""
+    if isinstance(given, type):
+        raise ValueError(f"solver {given.__name__} is a class: make one, {given.__name__}()")
+    if not isinstance(given, Solver):
         raise ValueError(
-            f"solver {solver!r} has not the functions init, step_, encode and decode_: give one "
+            f"solver {given!r} has not the functions init, step_, encode and decode_: give one "
             f"that has, for example partavg.SGD()"
         )
+    return given
+
+
+def check_abilities(given: object) -> None:
+    """Raise a ValueError for no solver, or if what it says does not hold in a small trial."""
+    solver = solver_of(given)
     said, name = abilities(solver), name_of(solver)
     base = below(solver)
     if base is not None and abilities(base).outer_step:

@@ -4,6 +4,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, is_dataclass, replace
+from functools import partial
 from importlib.metadata import version
 
 import torch
@@ -221,6 +222,8 @@ def _named(aggregate: Aggregate) -> str:
     """What must be the same on all ranks; an object without fields is named by its class."""
     if is_dataclass(aggregate):
         return repr(aggregate)
+    if isinstance(aggregate, partial):
+        return f"{_named(aggregate.func)} with {aggregate.args} and {aggregate.keywords}"
     return str(getattr(aggregate, "__qualname__", type(aggregate).__qualname__))
 
 
