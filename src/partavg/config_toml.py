@@ -15,7 +15,7 @@ from partavg.config import COMPONENTS, Component, Config
 from partavg.core.partition import PARTITIONS
 from partavg.core.solver import Solver
 from partavg.metrics.table import METRICS, is_extra
-from partavg.registry import suggestion
+from partavg.registry import check_name, suggestion
 from partavg.sinks import SINKS
 from partavg.solvers import SOLVERS
 
@@ -39,12 +39,13 @@ def parse(table: Table) -> Config:
     training, averaging = config.training, config.averaging
     PARTITIONS.find(averaging.partition, "averaging.partition")
     for name in config.metrics.extra or ():
-        METRICS.find(name, "metrics.extra")
         if not is_extra(name):
             raise ValueError(
                 f"metrics.extra = {name!r} comes with the package: leave it out, other keys of "
                 f"[metrics] say how often it is measured"
             )
+        extra = filter(is_extra, METRICS)
+        check_name("metrics.extra", name, [*extra], "add it with partavg.register")
     for name in config.metrics.sinks or ():
         SINKS.find(name, "metrics.sinks")
     if averaging.parts is None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from tests.flower.federation import BASE
+from tests.outside import registered
 
 from partavg import build
 from partavg.flower.settings import Settings
@@ -61,3 +62,8 @@ def test_the_text_of_the_settings_names_what_decides_the_run() -> None:
 def test_mistakes_are_named(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence.replace("(", r"\(")):
         Settings.read({**BASE, **changes})
+
+
+def test_metrics_of_simulations_are_refused() -> None:
+    with registered(), pytest.raises(ValueError, match="measures what a simulation holds"):
+        Settings.read({**BASE, "metrics.extra": '["largest"]'})

@@ -158,6 +158,11 @@ class Settings:
                 f"{averaging.buffers!r} cannot be used with Flower: use delay = 0, and part, every "
                 f"or local"
             )
+        if self.config.metrics.extra:
+            raise ValueError(
+                "metrics.extra measures what a simulation holds, and a federation has none: leave "
+                "it out"
+            )
         if not (self.flower.min_clients or 1) <= self._active:
             raise ValueError(
                 f"flower.min_clients = {self.flower.min_clients} is more than the {self._active} "
