@@ -3,15 +3,17 @@
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+import torch
 from click.testing import CliRunner
-from tests.outside import FedDyn, Told, registered
+from tests.outside import FedDyn, Told, names_restored, points, registered
 
 import partavg
 from partavg.build import solver
 from partavg.cli import main
+from partavg.data.dataset import Dataset, Samples
 from partavg.recipe import load
 from partavg.registry import table
 
@@ -123,10 +125,11 @@ def test_a_name_that_is_not_registered_is_not_known(recipe: Path) -> None:
         ("slover", "mine", object, "kind = 'slover' is not known: did you mean 'solver'?"),
         ("model", "my net", object, "'my net' cannot name a model: use letters"),
         ("model", "3", object, "'3' cannot name a model"),
+        ("model", 3, object, "3 cannot name a model"),
         ("model", "mine", 3, "3 cannot be a model: give a class or a function"),
         ("metric", "mine", print, "cannot be a metric: give a partavg.Metric"),
         ("metric", "mine", partavg.Metric("other"), "metric 'mine' has the key 'other'"),
-        ("metric", "step", partavg.Metric("step"), "metric 'step' would hide what rows"),
+        ("metric", "step", partavg.Metric("step"), "metric 'step' would write 'step'"),
     ],
 )
 def test_names_that_cannot_be(kind: str, name: str, thing: Any, problem: str) -> None:
@@ -141,3 +144,145 @@ def test_registering_the_same_thing_twice_is_no_mistake() -> None:
     assert partavg.register("model", "net")(net) is net
     assert partavg.register("model", "net", net) is net
     del table("model")["net"]
+
+
+def test_what_is_defined_again_at_its_place_takes_the_name() -> None:
+    """As by a reload, or a cell of a notebook that is run again."""
+    source = "def net(shape, classes):\n    pass\n"
+    one, two, other = ({"__name__": name} for name in ("mine", "mine", "yours"))
+    for module in (one, two, other):
+        exec(source, module)
+    with names_restored():
+        partavg.register("model", "net", one["net"])
+        partavg.register("model", "net", two["net"])
+        assert table("model")["net"] is two["net"]
+        with pytest.raises(ValueError, match="is there already"):
+            partavg.register("model", "net", other["net"])
+
+
+class Class:
+    """Anything."""
+
+
+def no_arguments():
+    """Takes nothing."""
+
+
+def without_types(shape, classes, *, hidden=3):
+    return torch.nn.Linear(*shape, classes)
+
+
+def of_lists(shape, classes, *, widths: list[int] = [4], more: dict[str, int] = {"a b": 1}):  # noqa: B006
+    return torch.nn.Linear(*shape, classes)
+
+
+def own_type(shape, classes, *, of: Class = Class()):  # noqa: B008
+    return torch.nn.Linear(*shape, classes)
+
+
+def unknown_type(shape, classes, *, of: "Nowhere" = 1):  # type: ignore[name-defined]
+    return torch.nn.Linear(*shape, classes)
+
+
+def untyped(shape, classes, *, of=None):
+    return torch.nn.Linear(*shape, classes)
+
+
+def no_default(shape, classes, *, hidden: int):
+    return torch.nn.Linear(*shape, classes)
+
+
+def called(shape, classes, *, name: str = "x"):
+    return torch.nn.Linear(*shape, classes)
+
+
+def narrow(shape, classes):
+    return torch.nn.Linear(*shape, classes - 1)
+
+
+def other_input(shape, classes):
+    return torch.nn.Linear(77, classes)
+
+
+def anything(*_, **__):
+    return 3
+
+
+def unpaired(root):
+    data = points(root)
+    return data._replace(train=Samples(data.train.inputs[:-1], data.train.targets))
+
+
+def too_few_classes(root):
+    return points(root)._replace(classes=2)
+
+
+def arrays(root):
+    inputs, targets = points(root).train
+    samples = Samples(inputs.numpy(), targets.numpy())  # type: ignore[arg-type]
+    return Dataset(samples, samples, 3)
+
+
+def of_another_model(layout, parts, seed):
+    spans = [(partavg.Span(part, part + 1),) for part in range(parts)]
+    return partavg.Partition(parts, tuple(spans))
+
+
+def beyond(labels, workers, seed):
+    return [torch.arange(len(labels)) + 1] * workers
+
+
+class Silent:
+    """A sink that takes nothing."""
+
+    told: ClassVar[list[Any]] = []
+
+
+@pytest.mark.parametrize(
+    ("kind", "thing", "problem"),
+    [
+        ("model", no_arguments, "cannot be called with the shape of an input"),
+        ("model", own_type, "model.of is to be a Class, which no recipe can hold"),
+        ("model", unknown_type, "has options that cannot be read: name 'Nowhere'"),
+        ("model", untyped, "has an option 'of' without a type: annotate it"),
+        ("model", no_default, "model.hidden is missing, and has no default"),
+        ("model", called, "has an option 'name', which is its own name"),
+        ("model", anything, "gave int, and not a torch.nn.Module"),
+        ("model", narrow, "cannot be trained on points, with inputs [5] and 3 classes"),
+        ("model", other_input, "cannot be trained on points"),
+        ("data", anything, "gave int, and not a partavg.data Dataset"),
+        ("data", unpaired, "training inputs [119, 5] and targets [120]"),
+        ("data", too_few_classes, "targets from 0 to 2: with 2 classes, use 0 to 1"),
+        ("data", arrays, "samples that are no tensors"),
+        ("partition", no_arguments, "cannot be called with a layout"),
+        ("partition", anything, "gave int, and not a Partition"),
+        ("partition", of_another_model, "cut the model that is trained"),
+        ("split", anything, "must give 4 workers a tensor of indices below 96 each"),
+        ("split", beyond, "must give 4 workers"),
+        ("solver", anything, "gave int, and not a Solver"),
+        ("lr_schedule", anything, "gave int, and not a function of the step"),
+        ("pace", anything, "gave int, and not a function of the step, or None"),
+        ("adapt", anything, "gave int, and not an Adapt, or None"),
+        ("sink", anything, "gave int, which has not the functions begin, take and end"),
+        ("sink", Silent, "gave Silent, which has not the functions"),
+        ("sink", lambda: {}["key"], "cannot be made: KeyError: 'key'"),
+        ("sink", partavg.SGD.step_, "cannot be called without arguments"),
+    ],
+)
+def test_what_does_not_fit_its_kind_is_said(
+    recipe: Path, kind: str, thing: Any, problem: str
+) -> None:
+    key = {"partition": "averaging.partition=odd", "sink": "metrics.sinks=['odd']"}
+    with registered():
+        partavg.register(kind, "odd", thing)
+        words = ["--set", key.get(kind, f"{kind}.name=odd")]
+        assert problem in partavg_does("run", recipe, *words, code=2)
+
+
+@pytest.mark.parametrize("model", [without_types, of_lists])
+def test_options_of_any_type_that_a_recipe_can_hold(recipe: Path, model: Any) -> None:
+    with registered():
+        partavg.register("model", "odd", model)
+        words = ["run", recipe, "--set", "model.name=odd", "--out", "run"]
+        partavg_does(*words)
+        assert "finished already" in partavg_does(*words, "--resume")

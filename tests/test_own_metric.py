@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -168,3 +169,72 @@ def test_the_mean_loss_of_a_step_is_computed_once(
     )
     assert len(list(run)) == len(asked) == 12
     assert mean_loss(asked[-1]) is mean_loss(asked[-1]), "also where an interval adapts to it"
+
+
+@pytest.mark.parametrize(
+    ("measure", "more", "problem"),
+    [
+        (lambda at: 1 / 0, {}, "failed at step 1 with ZeroDivisionError: division by zero"),
+        (lambda: 1.0, {}, "takes 0 positional arguments"),
+        (lambda at: "much", {}, "failed at step 1 with TypeError"),
+        (lambda at: {"a": 1.0}, {}, "failed at step 1 with TypeError"),
+        (lambda at: [[1.0], [2.0, 3.0]], {}, "failed at step 1 with ValueError"),
+        (lambda at: torch.ones(2, 2), {}, "it gave a tensor [2, 2]"),
+        (lambda at: torch.tensor(1j), {}, "a number or a list is wanted"),
+        (lambda at: [1.0, 2.0], {"column": "odd"}, "it gave several numbers"),
+        (lambda at: [1.0, 2.0], {"summary": ("mean",)}, "it gave several numbers"),
+        (lambda at: float("nan"), {"when": "end"}, "it gave nan: it must be finite"),
+    ],
+)
+def test_what_is_no_number_ends_a_run_with_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, measure, more: dict, problem: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("recipe.toml").write_text(RECIPE)
+    command = ["run", "recipe.toml", "--out", "out", "--set", 'metrics.extra=["odd"]']
+    monkeypatch.setitem(METRICS, "odd", Metric("odd", measure, **more))
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 2, done.output
+    assert "metric 'odd' failed at step" in done.output
+    assert problem in done.output
+    assert "--out out --resume" in done.output
+    monkeypatch.setitem(METRICS, "odd", Metric("odd", lambda at: 1.0))
+    done = CliRunner().invoke(main, [*command, "--resume"])
+    assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize(
+    "value", [torch.tensor(2.0).half(), np.float32(2), True, (2.0, 3.0), np.ones(2), torch.ones(2)]
+)
+def test_numbers_of_any_kind_are_written(tmp_path: Path, monkeypatch, value) -> None:
+    monkeypatch.setitem(METRICS, "odd", Metric("odd", lambda at: value))
+    run = tasks.run(tmp_path / "run", metrics={"extra": ["odd"]})
+    written = [row["odd"] for row in run]
+    assert written[0] == np.asarray(value).tolist()
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"when": "always"}, "has when 'always': use step, round, end"),
+        ({"kind": "price"}, "has kind 'price': use result"),
+        ({"chart": "pie"}, "has chart 'pie': use none"),
+        ({"measure": 3.0}, "measures 3.0: give a function"),
+        ({"form": "zz"}, "cannot be shown as 'zz'"),
+        ({"progress": "{a}"}, "cannot be shown as"),
+    ],
+)
+def test_an_entry_that_makes_no_sense_is_refused(given: dict, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        Metric("odd", **given)
+
+
+@pytest.mark.parametrize("key", ["step", "steps", "scale", "ranks", "peak_discrepancy"])
+def test_a_key_that_means_something_else_is_refused(key: str) -> None:
+    with pytest.raises(ValueError, match=f"would write '{key}', which is something else"):
+        partavg.register("metric", key, Metric(key, largest))
+
+
+def test_our_own_metrics_are_not_extra() -> None:
+    with pytest.raises(ValueError, match=r"metrics\.extra = 'discrepancy' comes with the package"):
+        parse({"metrics": {"extra": ["discrepancy"]}})

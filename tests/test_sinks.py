@@ -237,3 +237,17 @@ def test_a_name_that_is_not_known(events: list) -> None:
     with pytest.raises(ValueError, match=r"metrics\.sinks = 'recorde' is not known: did you mean"):
         parse({"metrics": {"sinks": ["recorde"]}})
     assert parse({"metrics": {"sinks": ["recorder"]}}).metrics.sinks == ("recorder",)
+
+
+def test_what_a_sink_does_to_its_row_is_no_matter_of_others() -> None:
+    class Clears:
+        def begin(self, about: RunInfo) -> None: ...
+        def take(self, row: dict[str, Any]) -> None:
+            row.clear()
+
+        def end(self, summary: dict[str, Any] | None) -> None: ...
+
+    events: list[tuple[str, Any]] = []
+    with Feed([Clears(), Recorder(events)], RunInfo("mine", 1)) as feed:
+        feed.take({"step": 1})
+    assert ("take", {"step": 1}) in events

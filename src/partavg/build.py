@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from partavg.backends.planner import partition_of
 from partavg.backends.processes import Processes
 from partavg.backends.simulate import Simulation
 from partavg.combinations import check_adapt, check_images, check_solver, check_words
@@ -15,7 +16,6 @@ from partavg.config import Config, Metrics, create
 from partavg.core.adapt import Adapt
 from partavg.core.pace import Pace
 from partavg.core.participation import Participation
-from partavg.core.partition import PARTITIONS
 from partavg.core.plan import check_delay
 from partavg.core.rates import Rate, nearest
 from partavg.core.schedule import Schedule
@@ -118,8 +118,22 @@ def split(config: Config, data: Dataset) -> Split:
             f"split.name = 'writer' needs to know who wrote a sample, and {config.data.name} does "
             f"not: use femnist, or another split"
         )
-    owned: Split = create("split", config.split, by, config.training.workers, config.training.seed)
+    workers = config.training.workers
+    owned: Split = create("split", config.split, by, workers, config.training.seed)
+    known = isinstance(owned, Tensor | list | tuple) and len(owned) == workers
+    if not known or not all(_indices(each, len(by)) for each in owned):
+        raise ValueError(
+            f"split.name = {config.split.name!r} must give {workers} workers a tensor of indices "
+            f"below {len(by)} each: mend the function"
+        )
     return owned
+
+
+def _indices(found: object, count: int) -> bool:
+    """Whether something is a tensor of indices of so many samples."""
+    if not isinstance(found, Tensor) or found.ndim != 1 or found.dtype != torch.int64:
+        return False
+    return not len(found) or 0 <= int(found.min()) <= int(found.max()) < count
 
 
 def label_counts(config: Config, full: Dataset) -> list[list[int]]:
@@ -195,7 +209,7 @@ def check(config: Config, full: Dataset) -> None:
     if policy:
         policy.first(schedule(config))
     params = RowModel(_model(config, data), F.cross_entropy, torch.device("cpu")).params
-    PARTITIONS[averaging.partition](params, parts, training.seed)
+    partition_of(params, averaging.partition, parts, training.seed)
     check_images(config, data)
     chosen(config.metrics)
     device(config)
@@ -235,4 +249,22 @@ def _model(config: Config, data: Dataset) -> nn.Module:
     check_words(config, data)
     with seeded(fold(config.training.seed, "model"), torch.device("cpu")):
         model: nn.Module = create("model", config.model, data.shape, data.classes)
-    return model
+        _check_fit(model.eval(), config, data)
+    return model.train()
+
+
+def _check_fit(model: nn.Module, config: Config, data: Dataset) -> None:
+    """Raise a ValueError if a model cannot read the samples, or say their classes."""
+    inputs, targets = (tensor[:2] for tensor in data.train)
+    seen = inputs.float() if inputs.dtype == torch.uint8 else inputs
+    if targets.ndim == 1 and not targets.is_floating_point():
+        targets = torch.full_like(targets, data.classes - 1)
+    try:
+        with torch.no_grad():
+            F.cross_entropy(model(seen), targets)
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(
+            f"model.name = {config.model.name!r} cannot be trained on {config.data.name}, with "
+            f"inputs {list(data.shape)} and {data.classes} classes: {reason}"
+        ) from error

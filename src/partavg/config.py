@@ -1,17 +1,21 @@
 """Settings: everything that decides a run."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
+from torch import nn
 
 from partavg.backends.planner import Bank, Buffers, Weights
-from partavg.core.adapt import ADAPTS
+from partavg.core.adapt import ADAPTS, Adapt
 from partavg.core.pace import PACES
 from partavg.core.participation import Redistribution
 from partavg.core.rates import RATES
+from partavg.core.solver import Solver
 from partavg.data import DATASETS
+from partavg.data.dataset import Dataset
 from partavg.data.images import Normalize
 from partavg.data.split import SPLITS
 from partavg.engines.choose import EngineName
@@ -146,11 +150,47 @@ COMPONENTS: dict[str, tuple[Names[Callable[..., Any]], str]] = {
 """Where the components of each kind are listed, and the one taken when a recipe names none."""
 
 
+_GIVEN = {
+    "data": "its folder",
+    "split": "the labels, the number of workers and a seed",
+    "model": "the shape of an input and the number of classes",
+    "solver": "",
+    "lr_schedule": "the learning rate, the steps and the steps of an epoch",
+    "pace": "the interval, the number of workers and a seed",
+    "adapt": "the decays of the learning rate and a scale",
+}
+_MADE: dict[str, tuple[str, Any]] = {
+    "data": ("a partavg.data Dataset", Dataset),
+    "model": ("a torch.nn.Module", nn.Module),
+    "solver": ("a Solver", Solver),
+    "lr_schedule": ("a function of the step", Callable),
+    "pace": ("a function of the step, or None", Callable | None),
+    "adapt": ("an Adapt, or None", Adapt | None),
+}
+
+
 def create(kind: str, component: Component, *arguments: Any) -> Any:
     """Make what a component describes."""
     names, _ = COMPONENTS[kind]
+    make = names.find(component.name, f"{kind}.name")
     options = {
         key: create("solver", value) if isinstance(value, Component) else value
         for key, value in component.options.items()
     }
-    return names[component.name](*arguments, **options)
+    try:
+        inspect.signature(make).bind(*arguments, **options)
+    except TypeError as error:
+        given = f"with {_GIVEN[kind]}" if _GIVEN[kind] else "without arguments"
+        raise ValueError(
+            f"{kind}.name = {component.name!r} cannot be called {given}: {error}"
+        ) from None
+    made = make(*arguments, **options)
+    wanted, types = _MADE.get(kind, ("", object))
+    if not isinstance(made, types) or isinstance(made, type):
+        raise ValueError(
+            f"{kind}.name = {component.name!r} gave {type(made).__name__}, and not {wanted}: mend "
+            f"the function"
+        )
+    if isinstance(made, Dataset):
+        made.check(component.name)
+    return made

@@ -2,18 +2,20 @@
 
 import inspect
 import json
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, asdict, fields, is_dataclass, replace
-from typing import Any, get_type_hints
+from typing import Any, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError
 
 from partavg.config import COMPONENTS, Component, Config
 from partavg.core.partition import PARTITIONS
 from partavg.core.solver import Solver
-from partavg.metrics.table import METRICS
-from partavg.registry import suggestion
+from partavg.metrics.table import METRICS, is_extra
+from partavg.registry import check_name, suggestion
 from partavg.sinks import SINKS
 from partavg.solvers import SOLVERS
 
@@ -37,7 +39,13 @@ def parse(table: TomlTable) -> Config:
     training, averaging = config.training, config.averaging
     PARTITIONS.find(averaging.partition, "averaging.partition")
     for name in config.metrics.extra or ():
-        METRICS.find(name, "metrics.extra")
+        if not is_extra(name):
+            raise ValueError(
+                f"metrics.extra = {name!r} comes with the package: leave it out, other keys of "
+                f"[metrics] say how often it is measured"
+            )
+        extra = filter(is_extra, METRICS)
+        check_name("metrics.extra", name, [*extra], "add it with partavg.register")
     for name in config.metrics.sinks or ():
         SINKS.find(name, "metrics.sinks")
     if averaging.parts is None:
@@ -125,13 +133,13 @@ def section(table: TomlTable, cls: type, name: str) -> Any:
 def _component(table: TomlTable, kind: str, path: str) -> Component:
     names, default = COMPONENTS[kind]
     name = _value(str, table.get("name", default), f"{path}.name")
-    known = _options(names.find(name, f"{path}.name"))
+    known = _options(names.find(name, f"{path}.name"), f"{path}.name = {name!r}")
     given = {key: value for key, value in table.items() if key != "name"}
     _check_keys(given, {"name": None, **known}, f"{path}.")
     options = {
         key: _nested(given.get(key, {}), p, f"{path}.{key}")
         if _is_solver(p.annotation)
-        else _value(p.annotation, given.get(key, p.default), f"{path}.{key}")
+        else _value(p.annotation, _given(given, p, f"{path}.{key}"), f"{path}.{key}")
         for key, p in known.items()
     }
     return Component(name, options)
@@ -168,12 +176,37 @@ def _nested(table: Any, option: inspect.Parameter, path: str) -> Component:
     return component
 
 
-def _options(builder: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+def _options(builder: Callable[..., Any], what: str) -> dict[str, inspect.Parameter]:
     """A component's options: a dataclass's fields, a function's keyword-only arguments."""
-    parameters = inspect.signature(builder, eval_str=True).parameters
+    try:
+        parameters = inspect.signature(builder, eval_str=True).parameters
+    except Exception as error:
+        raise ValueError(f"{what} has options that cannot be read: {error}") from None
     if is_dataclass(builder):
-        return {f.name: _with_default(parameters[f.name], f) for f in fields(builder)}
-    return {k: p for k, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
+        found = {f.name: _with_default(parameters[f.name], f) for f in fields(builder) if f.init}
+    else:
+        found = {k: p for k, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
+    if "name" in found:
+        raise ValueError(f"{what} has an option 'name', which is its own name: call it otherwise")
+    return {key: _annotated(option, what) for key, option in found.items()}
+
+
+def _annotated(option: inspect.Parameter, what: str) -> inspect.Parameter:
+    """An option with its type: that of its default, if it says no other."""
+    if option.annotation is not option.empty:
+        return option
+    kind = type(option.default)
+    if kind not in (bool, int, float, str):
+        raise ValueError(f"{what} has an option {option.name!r} without a type: annotate it")
+    return option.replace(annotation=kind)
+
+
+def _given(table: TomlTable, option: inspect.Parameter, key: str) -> Any:
+    """The value of an option, or its default."""
+    value = table.get(option.name, option.default)
+    if value is option.empty:
+        raise ValueError(f"{key} is missing, and has no default: give it")
+    return value
 
 
 def _with_default(parameter: inspect.Parameter, field: Field[Any]) -> inspect.Parameter:
@@ -184,10 +217,15 @@ def _with_default(parameter: inspect.Parameter, field: Field[Any]) -> inspect.Pa
 
 
 def _value(hint: Any, value: Any, key: str) -> Any:
-    if isinstance(value, list):
+    if isinstance(value, list) and get_origin(hint) is not list:
         value = tuple(value)
     try:
         return TypeAdapter(hint, config=_FINITE).validate_python(value, strict=True)
+    except PydanticSchemaGenerationError:
+        raise ValueError(
+            f"{key} is to be a {getattr(hint, '__name__', hint)}, which no recipe can hold: use "
+            f"numbers, strings, booleans or tuples of them"
+        ) from None
     except ValidationError as error:
         rule = error.errors()[0]["msg"].replace("a valid tuple", 'a list, like ["…"]')
         raise ValueError(f"{key} = {_toml(value)}: {rule[0].lower()}{rule[1:]}") from None
@@ -203,8 +241,14 @@ def _toml(value: Any) -> str:
     if isinstance(value, tuple | list):
         return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, Component):
-        return f"{{{', '.join(f'{k} = {_toml(v)}' for k, v in _flat(value).items())}}}"
+        return _toml({key: v for key, v in _flat(value).items() if v is not None})
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_key(k)} = {_toml(v)}' for k, v in value.items())}}}"
     if isinstance(value, float):
         return repr(value)
     # JSON's strings are TOML's, but for this one character.
     return json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[\w-]+", key, re.ASCII) else json.dumps(key)

@@ -68,7 +68,8 @@ def register(kind: str, name: str, thing: Any = None) -> Any:
     """Add a name to the table of its kind, so that recipes and options can use it.
 
     Kinds are model, data, split, partition, solver, lr_schedule, adapt, pace, metric and sink.
-    Options are the fields of a dataclass or the keyword-only arguments of a function.
+    Options are the fields of a dataclass or the keyword-only arguments of a function. A name can be
+    given anew to what was defined again at the same place, as in a notebook.
 
     >>> from torch import nn
     >>> @register("model", "two_layers")
@@ -79,15 +80,23 @@ def register(kind: str, name: str, thing: Any = None) -> Any:
     if thing is None:
         return lambda given: register(kind, name, given)
     names = table(kind)
-    if not re.fullmatch(r"[A-Za-z_][\w.-]*", name):
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][\w.-]*", name):
         raise ValueError(
             f"{name!r} cannot name a {kind}: use letters, digits, '_', '-' and '.', a letter first"
         )
-    if names.get(name, thing) is not thing:
+    known = names.get(name, thing)
+    if known is not thing and _home(known) != _home(thing):
         raise ValueError(f"{kind} {name!r} is there already: choose another name")
     names.check(name, thing)
     names[name] = thing
     return thing
+
+
+def _home(thing: Any) -> tuple[str, str] | object:
+    """Where a thing was defined: what is defined there again, by a reload or a cell, is newer."""
+    defined = getattr(thing, "measure", thing)  # of a metric, its function
+    place = getattr(defined, "__module__", ""), getattr(defined, "__qualname__", "<")
+    return object() if "<" in place[1] else place
 
 
 def check_name(key: str, name: str, known: Iterable[str], otherwise: str = "") -> None:

@@ -1,9 +1,12 @@
 """The simulator end to end, on modules and data such as a user has."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from tests import oracles
+from tests.outside import median
 from torch import nn
 from torch.nn import functional as F
 
@@ -299,3 +302,22 @@ def test_evaluating_all_workers_is_evaluating_each_and_changes_none() -> None:
     assert found == [simulation.evaluate_worker(row, (x, y)) for row in range(4)]
     assert len(set(found)) == 4
     assert simulation.evaluate_workers((x, y), 2) == found[:2]
+
+
+def test_an_aggregate_cannot_go_on_from_what_was_saved_without_one() -> None:
+    model, x, y, split = regression()
+
+    def made(**more: Any) -> Simulation:
+        return Simulation(
+            model, F.mse_loss, (x, y), split, schedule=Schedule.partial(TAU), lr=ETA, **more
+        )
+
+    saved = made().state()
+    of_0_1 = {name: value for name, value in saved.items() if name != "common"}
+    for state in (saved, of_0_1):
+        made().load(state)
+        with pytest.raises(ValueError, match="was saved without an aggregate of its own"):
+            made(aggregate=median).load(state)
+    with_one = made(aggregate=median)
+    with_one.load(made(aggregate=median).state())
+    assert with_one.workers.common is not None

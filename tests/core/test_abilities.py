@@ -105,6 +105,73 @@ def test_a_simulation_refuses_what_a_solver_cannot_do_with(
         simulated(solver, **settings)
 
 
+def boom(*_: Any) -> Any:
+    raise RuntimeError("boom")
+
+
+def counted(self: Any, params: Tensor, layout: partavg.Layout) -> dict[str, Tensor]:
+    return {"n": torch.zeros_like(params)}
+
+
+def rebound(self: Any, params: Tensor, grads: Tensor, state: Any, now: partavg.Step) -> None:
+    state["n"] = state["n"] + 1
+
+
+@pytest.mark.parametrize(
+    ("functions", "problem"),
+    [
+        ({"init": boom}, "Mine fails in `init`, tried on .*: RuntimeError: boom"),
+        ({"step_": boom}, "fails in `step_`"),
+        ({"encode": boom}, "fails in `encode`"),
+        ({"decode_": boom}, "fails in `decode_`"),
+        ({"init": lambda s, p, layout: None}, "no dict of tensors, but NoneType"),
+        ({"init": lambda s, p, layout: {"n": p.new_zeros(len(p), 1)}}, "'n' is not of the shape"),
+        ({"init": lambda s, p, layout: {"r": p[:1]}}, "'r' is the parameters themselves: clone"),
+        ({"init": lambda s, p, layout: {"r": p[layout.names.index("a")]}}, "one tensor, 'trial'"),
+        ({"encode": lambda s, r, m, sync: r[0]}, "gives no tensor with a row per worker"),
+        ({"encode": lambda s, r, m, sync: None}, "gives no tensor with a row"),
+        ({"encode": lambda s, r, m, sync: r * sync.steps}, "gives torch.float64: keep the type"),
+        ({"init": counted, "step_": rebound}, "puts other tensors into its memory"),
+        ({"abilities": property(lambda s: s.bsae)}, "cannot say its abilities: AttributeError"),
+        ({"abilities": property(lambda s: Abilities(plian=True))}, "abilities: TypeError"),
+    ],
+)
+def test_mistakes_in_its_functions_are_said_before_training(functions: Any, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        check_abilities(type("Mine", (Bare,), functions)())
+
+
+def test_what_is_no_solver_is_said() -> None:
+    with pytest.raises(ValueError, match=r"SGD is a class: make one, SGD\(\)"):
+        check_abilities(SGD)
+    with pytest.raises(ValueError, match="'sgd' has not the functions init"):
+        check_abilities("sgd")
+
+
+class Fisher(Bare):
+    """Σ f_i x_i / Σ f_i with f the squares of gradients: 0 / 0 before the first step."""
+
+    def init(self, params: Tensor, layout: partavg.Layout) -> dict[str, Tensor]:
+        return {"f": torch.zeros_like(params), "n": torch.zeros_like(params, dtype=torch.int64)}
+
+    def step_(self, params: Tensor, grads: Tensor, state: Any, now: partavg.Step) -> None:
+        state["f"].addcmul_(grads, grads)
+        state["n"].add_(1)
+        params.sub_(grads, alpha=now.lr)
+
+    def encode(self, rows: Tensor, state: Any, sync: Any) -> Tensor:
+        return torch.cat([state["f"] * rows, state["f"]], 1)
+
+    def decode_(self, rows: Tensor, total: Tensor, state: Any, sync: Any) -> None:
+        weighted, weight = total.chunk(2)
+        rows.copy_(weighted / weight)
+
+
+def test_what_makes_sense_only_after_a_step_is_no_mistake() -> None:
+    check_abilities(Fisher())
+    assert message_length(Fisher()) == (2, 0)
+
+
 def test_a_wrapper_takes_over_what_its_base_says() -> None:
     said = abilities(FedProx(base=partavg.SCAFFOLD(SGD(0.9))))
     assert said.per_client == ("control",)
@@ -186,6 +253,8 @@ class Boxed(Bare):
             Pulled(said=Abilities(corrects_gradients=True, allows_delay=False)),
             "Pulled cannot take averages that arrive late",
         ),
+        (FedProx, r"FedProx is a class: make one, FedProx\(\)"),
+        ("fedprox", "'fedprox' has not the functions init"),
     ],
 )
 def test_attach_refuses_what_would_be_lost(solver: Any, problem: str) -> None:

@@ -98,12 +98,44 @@ def test_randomness_comes_from_a_seed_of_its_own_for_each_part_and_step() -> Non
     assert len(set(seeds)) == len(seeds)
 
 
+def short(messages: Tensor, weights: Tensor, about: About) -> Tensor:
+    return (weights @ messages)[:-1]
+
+
+def rounded(messages: Tensor, weights: Tensor, about: About) -> Tensor:
+    return (weights @ messages).half()
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "problem"),
+    [
+        (short, r"made torch.float64 \[\d+\] on cpu of messages that are torch.float64 \[\d+\]"),
+        (rounded, "made torch.float16"),
+        (lambda messages, weights, about: messages, "it must be one of these"),
+        (lambda messages, weights, about: None, "made NoneType"),
+    ],
+)
+def test_what_is_no_message_is_refused(aggregate, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        averaged(aggregate)
+
+
+def test_its_arguments_may_have_other_names() -> None:
+    averaged(lambda sent, shares, info: shares @ sent)
+
+
+@pytest.mark.parametrize("aggregate", ["median", Noisy, lambda messages: messages.mean(0)])
+def test_what_is_no_function_of_messages_is_said(aggregate) -> None:
+    with pytest.raises(ValueError, match="is no function of messages, weights and what"):
+        check_aggregate(aggregate, SGD())
+
+
 def test_what_it_needs_is_said() -> None:
     with pytest.raises(ValueError, match="Outer keeps workers apart, and an aggregate must"):
         check_aggregate(median, Outer(keep=0.5))
     check_aggregate(weighted_sum, Outer(keep=0.5))
     check_aggregate(median, Outer())
-    with pytest.raises(ValueError, match=r"made \(1, \d+\) of messages .* return one message"):
+    with pytest.raises(ValueError, match=r"made torch.float64 \[1, \d+\]"):
         averaged(lambda messages, weights, about: messages[:1])
     with pytest.raises(ValueError, match="does not send its parameters"):
         averaged(Noisy(), SOLVERS["fednova"]())

@@ -124,3 +124,9 @@ def test_each_goes_on_with_its_own(tmp_path: Path) -> None:
             assert (order["bring"] == "whole") == (not known)
         if order.get("send") == "part":
             seen.add(client)
+
+
+def test_an_aggregate_that_makes_no_message_stops_with_a_sentence(tmp_path: Path) -> None:
+    run = server(federation(tmp_path, {}), lambda messages, weights, about: messages[0, 1:])
+    with pytest.raises(ValueError, match=r"the aggregate made torch\.float64"):
+        list(run)

@@ -9,6 +9,8 @@ import pytest
 import torch
 from tests.flower.federation import SOLVERS, assert_equal, federation, model, server
 from tests.flower.grid import FakeGrid
+from tests.flower.test_faults import QUICK, turn
+from tests.outside import Noisy
 from tests.processes import context
 
 from partavg import checkpoint
@@ -124,3 +126,38 @@ def test_a_job_begun_anew_does_not_find_the_old_state(tmp_path: Path) -> None:
     for _ in second:
         pass
     assert_equal(second.model(), first.model(), tolerance=0)
+
+
+@pytest.mark.parametrize("redistribution", ["average", "permute"])
+@pytest.mark.parametrize("catch_up", ["parts", "whole"])
+def test_an_aggregate_draws_the_same_after_every_stop(
+    tmp_path: Path, redistribution: str, catch_up: str
+) -> None:
+    """Also with a client that is late now and then."""
+    changes = {
+        **QUICK,
+        "training.steps": 12,
+        "averaging.buffers": "local",
+        "participation.fraction": 0.67,
+        "participation.every": 4,
+        "participation.redistribution": redistribution,
+        "flower.catch_up": catch_up,
+        "flower.min_clients": 1,
+    }
+    ends = []
+    for stopped in (False, True):
+        stage = ""
+        while stage != "end":
+            grid = federation(tmp_path / str(stopped), changes)
+            grid.fault = lambda client, message: (
+                "late" if client == 0 and turn(message) in (3, 6) else None
+            )
+            run = server(grid, Noisy(), **{"flower.resume": True})
+            rows = iter(run)
+            for row in rows:
+                stage = row["stage"]
+                if stopped and stage != "end":
+                    break
+            rows.close()
+        ends.append(run.model())
+    assert_equal(*ends, tolerance=0)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from tests.flower.federation import BASE
+from tests.outside import registered
 
 from partavg import build
 from partavg.flower.settings import Settings
@@ -49,7 +50,6 @@ def test_the_text_of_the_settings_names_what_decides_the_run() -> None:
         ({"solver.momentum": "high"}, "solver.momentum = "),
         ({"averaging.delay": 1}, "cannot be used with Flower"),
         ({"averaging.buffers": "recompute"}, "cannot be used with Flower"),
-        ({"metrics.extra": "['accuracy']"}, "cannot be measured: the server has no simulation"),
         ({"training.scale": 0.5}, "need all samples in one place: use training.steps"),
         ({"lr_schedule.unit": "epochs"}, "the server does not know how long an epoch"),
         ({**TURNS, "averaging.parts": 1, "participation.every": 6}, "is not a multiple of the 4"),
@@ -62,3 +62,8 @@ def test_the_text_of_the_settings_names_what_decides_the_run() -> None:
 def test_mistakes_are_named(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence.replace("(", r"\(")):
         Settings.read({**BASE, **changes})
+
+
+def test_metrics_of_simulations_are_refused() -> None:
+    with registered(), pytest.raises(ValueError, match="cannot be measured"):
+        Settings.read({**BASE, "metrics.extra": '["largest"]'})

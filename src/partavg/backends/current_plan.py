@@ -6,6 +6,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from partavg.core.adapt import Adapt
+from partavg.core.aggregate import weighted_sum
 from partavg.core.average import Reduce, alone
 from partavg.core.exchange import settle_
 from partavg.core.plan import Plan
@@ -59,3 +60,8 @@ class CurrentPlan:
         now = workers.notes.get("schedule")
         first = self.adapt.first(self._given) if self.adapt else self._given
         self.plan = self._planner(replace(self._given, **now) if now else first)
+        if self.plan.aggregate is not weighted_sum and workers.common is None:
+            raise ValueError(
+                "what is loaded was saved without an aggregate of its own, which must know what "
+                "workers had in common: go on without one, or begin again"
+            )

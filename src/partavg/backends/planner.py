@@ -1,5 +1,6 @@
 """From policies, as a user names them, to what the training loop needs."""
 
+import inspect
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -46,8 +47,8 @@ class Planner:
         """A plan; a delay that does not fit a shorter interval is shortened."""
         cut = self.partition
         if isinstance(cut, str):
-            make = PARTITIONS.find(cut if schedule.parts > 1 else "whole")
-            cut = make(self.params, schedule.parts, self.seed)
+            name = cut if schedule.parts > 1 else "whole"
+            cut = partition_of(self.params, name, schedule.parts, self.seed)
         check_covers(cut, self.params)
         return Plan(
             schedule,
@@ -72,6 +73,22 @@ class Planner:
         size = self.statistics.size
         everything = (Span(0, size),) if self.buffers == "every" and size else ()
         return (everything,) * len(partition.parts)
+
+
+def partition_of(params: Layout, name: str, parts: int, seed: int) -> Partition:
+    """The partition of a model that a name stands for."""
+    make = PARTITIONS.find(name)
+    if not _takes_three(make):
+        raise ValueError(
+            f"partition {name!r} cannot be called with a layout, the number of parts and a seed: "
+            f"mend the function"
+        )
+    cut: object = make(params, parts, seed)
+    if not isinstance(cut, Partition):
+        raise ValueError(
+            f"partition {name!r} gave {type(cut).__name__}, and not a Partition: mend the function"
+        )
+    return cut
 
 
 def client_weights(policy: str, split: Sequence[Tensor]) -> Float[Tensor, "m"]:
@@ -159,9 +176,27 @@ def check_recut(adapt: Adapt | None, partition: str | Partition, *, put_away: bo
 
 
 def check_aggregate(aggregate: Aggregate, solver: Solver) -> None:
-    """Raise a ValueError if an aggregate could not be told what workers have in common."""
+    """Raise a ValueError for no function, or one that could not be told what workers share."""
+    if isinstance(aggregate, type) or not _takes_three(aggregate):
+        raise ValueError(
+            f"aggregate {aggregate!r} is no function of messages, weights and what they are about: "
+            f"give one, or an object that can be called like it"
+        )
     if aggregate is not weighted_sum and abilities(solver).keeps_apart:
         raise ValueError(
             f"solver {name_of(solver)} keeps workers apart, and an aggregate must know what they "
             f"have in common: use a solver that does not, or the weighted sum"
         )
+
+
+def _takes_three(function: object) -> bool:
+    """Whether something can be called with three arguments, as far as that can be seen."""
+    if not callable(function):
+        return False
+    try:
+        inspect.signature(function).bind(None, None, None)
+    except TypeError:
+        return False
+    except ValueError:  # it tells nothing of its arguments
+        return True
+    return True

@@ -16,6 +16,7 @@ from partavg.compare import PlannedRun
 from partavg.config import Config
 from partavg.data.dataset import Dataset
 from partavg.folder import RunFolder
+from partavg.metrics.meter import MetricFailed
 from partavg.metrics.table import Row
 from partavg.run import Diverged, Run
 from partavg.sinks.progress import Display
@@ -64,7 +65,7 @@ def early_ends(resume: list[str]) -> Iterator[None]:
         if not full(error):
             raise
         fail(f"{error.strerror}; continue with: {shlex.join(resume)}", BAD_INPUT)
-    except SinkFailed as error:
+    except (SinkFailed, MetricFailed) as error:
         fail(f"{error}; continue with: {shlex.join(resume)}", BAD_INPUT)
     except Stopped:
         fail(f"stopped and saved; continue with: {shlex.join(resume)}", INTERRUPTED)

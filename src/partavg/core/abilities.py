@@ -1,7 +1,10 @@
 """What a solver can do and what it needs: said by the solver, and tried before it is believed."""
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -51,7 +54,16 @@ class Abilities:
 
 def abilities(solver: Solver) -> Abilities:
     """What a solver says of itself; the defaults where it says nothing."""
-    said = getattr(solver, "abilities", None)
+    # A property that fails with an AttributeError must not look like one that is not there.
+    otherwise = () if hasattr(type(solver), "abilities") else (None,)
+    try:
+        said = getattr(solver, "abilities", *otherwise)
+    except ValueError:
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"solver {name_of(solver)} cannot say its abilities: {type(error).__name__}: {error}"
+        ) from error
     if isinstance(said, Abilities):
         return said
     if said is not None:
@@ -78,6 +90,8 @@ def described(thing: object) -> str:
     """What must be the same in all processes; what has no fields is named by its class."""
     if is_dataclass(thing):
         return repr(thing)
+    if isinstance(thing, partial):
+        return f"{described(thing.func)} with {thing.args} and {thing.keywords}"
     return str(getattr(thing, "__qualname__", type(thing).__qualname__))
 
 
@@ -87,8 +101,21 @@ def below(solver: Solver) -> Solver | None:
     return base
 
 
-def check_abilities(solver: Solver) -> None:
-    """Raise a ValueError if what a solver says of itself does not hold in a small trial."""
+def solver_of(given: object) -> Solver:
+    """What was given as a solver; a ValueError if it is none."""
+    if isinstance(given, type):
+        raise ValueError(f"solver {given.__name__} is a class: make one, {given.__name__}()")
+    if not isinstance(given, Solver):
+        raise ValueError(
+            f"solver {given!r} has not the functions init, step_, encode and decode_: give one "
+            f"that has, for example partavg.SGD()"
+        )
+    return given
+
+
+def check_abilities(given: object) -> None:
+    """Raise a ValueError for no solver, or if what it says does not hold in a small trial."""
+    solver = solver_of(given)
     said, name = abilities(solver), name_of(solver)
     base = below(solver)
     if base is not None and abilities(base).outer_step:
@@ -105,6 +132,7 @@ def check_abilities(solver: Solver) -> None:
                 f"solver {name} says that {entry!r} belongs to clients, but its memory has no such "
                 f"entry with a row per worker: name one that `init` makes"
             )
+    Trial(solver, dtype=torch.float32).check()
     plain = trial.averages_plainly()
     if said.plain and not plain:
         raise ValueError(
@@ -136,35 +164,95 @@ def message_length(solver: Solver) -> tuple[int, int]:
 
 
 class Trial:
-    """Two workers with a tiny model, to see what a solver does."""
+    """Two workers with a tiny model that took a step, to see what a solver does."""
 
-    def __init__(self, solver: Solver, width: int = 3) -> None:
-        self._solver = solver
-        count = torch.arange(2 * width, dtype=torch.float64).view(2, width)
-        start = (1 + 0.25 * count[:1]).repeat(2, 1)
-        self.memory: State = solver.init(start, Layout(("trial",), ((width,),)))
-        self.rows = start + 0.1 * (count + 1).sqrt()
+    def __init__(self, solver: Solver, width: int = 3, dtype: torch.dtype = torch.float64) -> None:
+        self._solver, self._name = solver, name_of(solver)
+        count = torch.arange(2 * width, dtype=dtype).view(2, width)
+        self._start = (1 + 0.25 * count[:1]).repeat(2, 1)
+        self.rows = self._start + 0.1 * (count + 1).sqrt()
         ones = torch.ones(2, 1, dtype=torch.float64)
         self.sync = Sync(2 * ones, 0.2 * ones, 2 * ones)
+        with self._trying("init"):
+            self.memory: State = solver.init(self._start, Layout(("trial",), ((width,),)))
+            self._check_memory()
+        self._step()
 
     def encoded(self) -> Tensor:
         """What the two send."""
-        return self._solver.encode(self.rows, self.memory, self.sync)
+        with self._trying("encode"):
+            sent = self._solver.encode(self.rows, self.memory, self.sync)
+            self._check_message(sent)
+        return sent
 
     def averages_plainly(self) -> bool:
         """Average; whether that was to send the rows and copy the mean, and nothing else."""
         kept = {name: entry.clone() for name, entry in self.memory.items()}
         sent = self.encoded()
         total, as_rows = sent.mean(0), torch.equal(sent, self.rows)
-        self._solver.decode_(self.rows, total, self.memory, self.sync)
+        with self._trying("decode_"):
+            self._solver.decode_(self.rows, total, self.memory, self.sync)
         copied = as_rows and torch.equal(self.rows, total.expand_as(self.rows))
-        return copied and all(torch.equal(kept[name], self.memory[name]) for name in kept)
+        return copied and all(
+            name in self.memory and torch.equal(kept[name], self.memory[name]) for name in kept
+        )
 
     def step(self) -> tuple[bool, bool]:
         """Whether a step changes gradients, and parameters, with some memory of the past."""
         for place, entry in enumerate(self.memory.values()):
-            entry.add_(0.3 + 0.1 * place)
-        before, grads = self.rows.clone(), 0.7 * self.rows
-        given = grads.clone()
-        self._solver.step_(self.rows, grads, self.memory, Step(0.1, self.sync.taken))
+            if entry.is_floating_point():
+                entry.add_(0.3 + 0.1 * place)
+        before = self.rows.clone()
+        given, grads = self._step()
         return not torch.equal(grads, given), not torch.equal(self.rows, before)
+
+    def check(self) -> None:
+        """Raise a ValueError if something fails, or memory is put elsewhere."""
+        before = dict(self.memory)
+        self.averages_plainly()
+        self.step()
+        lost = [name for name in before if self.memory.get(name) is not before[name]]
+        if lost or len(self.memory) != len(before):
+            raise ValueError(
+                f"solver {self._name} puts other tensors into its memory, which would be lost: "
+                f"change in place those that `init` makes"
+            )
+
+    def _step(self) -> tuple[Tensor, Tensor]:
+        """Gradients before and after a step."""
+        grads = 0.7 * self.rows
+        given = grads.clone()
+        with self._trying("step_"):
+            self._solver.step_(self.rows, grads, self.memory, Step(0.1, self.sync.taken))
+        return given, grads
+
+    def _check_memory(self) -> None:
+        width = self.rows.shape[1]
+        if not isinstance(self.memory, dict):
+            raise ValueError(f"it gives no dict of tensors, but {type(self.memory).__name__}")
+        for name, entry in self.memory.items():
+            shape = tuple(entry.shape) if isinstance(entry, Tensor) else ()
+            if shape not in ((2, width), (1, width)):
+                raise ValueError(
+                    f"{name!r} is not of the shape [workers, columns], nor [1, columns]"
+                )
+            if entry.untyped_storage().data_ptr() == self._start.untyped_storage().data_ptr():
+                raise ValueError(f"{name!r} is the parameters themselves: clone them")
+
+    def _check_message(self, sent: object) -> None:
+        kind = self.rows.dtype
+        if not isinstance(sent, Tensor) or sent.ndim != 2 or len(sent) != 2:
+            raise ValueError("it gives no tensor with a row per worker")
+        if sent.dtype != kind:
+            raise ValueError(f"it gives {sent.dtype}: keep the type, as with sync.steps.to({kind})")
+
+    @contextmanager
+    def _trying(self, function: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+            raise ValueError(
+                f"solver {self._name} fails in `{function}`, tried on two workers with a model of "
+                f"one tensor, 'trial', of {self.rows.shape[1]} {self.rows.dtype}: {kind}{error}"
+            ) from error

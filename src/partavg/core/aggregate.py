@@ -38,10 +38,17 @@ class Aggregate(Protocol):
     """
 
     def __call__(
-        self, messages: Float[Tensor, "m l"], weights: Float[Tensor, "m"], about: About
+        self, messages: Float[Tensor, "m l"], weights: Float[Tensor, "m"], about: About, /
     ) -> Float[Tensor, "l"]:
         """From messages and p_i, which sum to 1."""
         ...
+
+
+def weighted_sum(
+    messages: Float[Tensor, "m l"], weights: Float[Tensor, "m"], about: About
+) -> Float[Tensor, "l"]:
+    """Σ p_i m_i: the default, for which messages are summed on their way and never collected."""
+    return weights @ messages
 
 
 def one_message(
@@ -50,18 +57,16 @@ def one_message(
     weights: Float[Tensor, "m"],
     about: About,
 ) -> Float[Tensor, "l"]:
-    """What an aggregate makes of messages; a ValueError if that is not a message."""
-    made = aggregate(messages, weights, about)
-    if made.shape != messages.shape[1:]:
-        raise ValueError(
-            f"an aggregate made {tuple(made.shape)} of messages {tuple(messages.shape)}: it must "
-            f"return one message, [{messages.shape[1]}], with all that messages hold"
-        )
-    return made.to(messages.dtype)
+    """What an Aggregate makes of messages; a ValueError if that is no message."""
+    made: object = aggregate(messages, weights, about)
+    if isinstance(made, Tensor) and _described(made) == _described(messages[0]):
+        return made.detach()
+    given = _described(made) if isinstance(made, Tensor) else type(made).__name__
+    raise ValueError(
+        f"the aggregate made {given} of messages that are {_described(messages[0])} each: it must "
+        f"be one of these"
+    )
 
 
-def weighted_sum(
-    messages: Float[Tensor, "m l"], weights: Float[Tensor, "m"], about: About
-) -> Float[Tensor, "l"]:
-    """Σ p_i m_i: the default, for which messages are summed on their way and never collected."""
-    return weights @ messages
+def _described(tensor: Tensor) -> str:
+    return f"{tensor.dtype} {list(tensor.shape)} on {tensor.device}"

@@ -98,7 +98,7 @@ class Workers:
 
     def load_(self, saved: dict[str, Any]) -> None:
         """Take back what `state` gave, on any device; memory that fits is used again."""
-        for name, value in saved.items():
+        for name, value in {"common": None, **saved}.items():  # 0.1 did not know of it
             setattr(self, name, self._loaded(getattr(self, name), value))
 
     def _loaded(self, own: Any, saved: Any) -> Any:

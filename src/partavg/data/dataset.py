@@ -28,6 +28,27 @@ class Dataset(NamedTuple):
         """The shape of one input."""
         return tuple(self.train.inputs.shape[1:])
 
+    def check(self, name: str) -> None:
+        """Raise a ValueError if its tensors do not fit each other."""
+        if not isinstance(self.classes, int):
+            raise ValueError(f"dataset {name} has classes {self.classes!r}: give their number")
+        for what, samples in (("training", self.train), ("test", self.test)):
+            inputs, targets = samples
+            if not (isinstance(inputs, Tensor) and isinstance(targets, Tensor)):
+                raise ValueError(f"dataset {name} has {what} samples that are no tensors")
+            if not len(inputs) or len(inputs) != len(targets) or inputs.shape[1:] != self.shape:
+                raise ValueError(
+                    f"dataset {name} has {what} inputs {list(inputs.shape)} and targets "
+                    f"{list(targets.shape)}: give as many of both, inputs of one shape"
+                )
+            labels = targets.ndim == 1 and not targets.is_floating_point()
+            if labels and not 0 <= int(targets.min()) <= int(targets.max()) < self.classes:
+                raise ValueError(
+                    f"dataset {name} has {what} targets from {int(targets.min())} to "
+                    f"{int(targets.max())}: with {self.classes} classes, use 0 to "
+                    f"{self.classes - 1}"
+                )
+
     def reduced(self, train: int, test: int) -> "Dataset":
         """At most so many samples, evenly spread over those there are."""
         kept, judged = (

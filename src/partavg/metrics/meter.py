@@ -1,11 +1,13 @@
 """The meter of a run: rows of metrics from what happens, and the seconds of its phases."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from time import perf_counter
 
 import torch
 from torch import Tensor
 
+from partavg.backends.rank_failure import RankLost
 from partavg.backends.simulate import Simulation
 from partavg.config import Metrics
 from partavg.core.loop import Record, unwatched
@@ -104,13 +106,48 @@ class Meter:
     ) -> dict[str, Value]:
         """What is due at this moment."""
         moment = replace(self._now, taken=record, seconds=seconds)
-        found = {m.key: m.measure(moment) for m in self._metrics if m.measure and m.when == when}
+        found = {m.key: _value(m, moment) for m in self._metrics if m.measure and m.when == when}
         return {key: value for key, value in found.items() if value is not None}
 
     def _round_ends(self) -> bool:
         schedule = self._simulation.schedule
         gone = self._simulation.workers.step - schedule.start
         return due(gone, self._options.round_losses_every * schedule.interval)
+
+
+class MetricFailed(RuntimeError):
+    """A metric from outside raised an error, or is no number; what is on disk can be resumed."""
+
+
+def _value(metric: Metric, moment: Moment) -> Value:
+    """What a metric measures; what comes from outside is checked."""
+    assert metric.measure
+    if not is_extra(metric.key):
+        return metric.measure(moment)
+    try:
+        return _checked(metric, metric.measure(moment))
+    except RankLost:
+        raise
+    except Exception as error:
+        raise MetricFailed(
+            f"metric {metric.key!r} failed at step {moment.step} with {type(error).__name__}: "
+            f"{error}; mend it, or begin again without it"
+        ) from error
+
+
+def _checked(metric: Metric, value: object) -> Value:
+    if value is None:
+        return None
+    if isinstance(value, Mapping) and metric.when == "end" and not metric.only_one:
+        return {str(key): float(number) for key, number in value.items()}
+    numbers = value if isinstance(value, Tensor) else torch.as_tensor(value, dtype=torch.float64)
+    if numbers.ndim > 1 or numbers.is_complex():
+        raise ValueError(f"it gave a tensor {list(numbers.shape)}: a number or a list is wanted")
+    if numbers.ndim and metric.only_one:
+        raise ValueError("it gave several numbers: a column, progress and means are for one")
+    if metric.when == "end" and not bool(numbers.isfinite().all()):
+        raise ValueError(f"it gave {numbers.tolist()}: it must be finite")
+    return value if isinstance(value, int | float) else numbers.detach()
 
 
 def _asked(options: Metrics) -> list[Metric]:

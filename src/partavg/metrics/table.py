@@ -21,6 +21,9 @@ Measure = Callable[[Moment], Value]
 Kind = Literal["result", "spread", "cost"]
 """How good the models are, how far apart, and what that took: the order of tables and charts."""
 
+When = Literal["step", "round", "end"]
+Chart = Literal["none", "plain", "log"]
+
 UNITS = {"%": 100.0, "MB": 1e-6}
 """What a value is multiplied by to be shown in a unit; in any other it is shown as it is."""
 
@@ -57,7 +60,7 @@ class Metric:
     unit: str = ""
     """"%" shows 100 times the value, "MB" a millionth of it."""
     kind: Kind = "result"
-    when: Literal["step", "round", "end"] = "step"
+    when: When = "step"
     """After each step; at the end of rounds, before averaging, as often as
     `metrics.round_losses_every` says; or once, after all steps, for the summary only."""
     summary: tuple[str, ...] = ("last",)
@@ -66,7 +69,7 @@ class Metric:
     """The heading in the comparison; without one there is no column."""
     form: str = ".4g"
     """The format of the numbers in that column."""
-    chart: Literal["none", "plain", "log"] = "plain"
+    chart: Chart = "plain"
     """A curve against the step; whether a logarithmic scale may be asked for."""
     progress: str = ""
     """How progress shows it, for example "loss {:.3f}"; empty is not at all."""
@@ -81,6 +84,29 @@ class Metric:
                 raise ValueError(
                     f"metric {self.key!r} cannot be summarized by {take!r}: use {', '.join(TAKES)}"
                 )
+        for name, known in (("kind", Kind), ("when", When), ("chart", Chart)):
+            if getattr(self, name) not in get_args(known):
+                given, choices = getattr(self, name), ", ".join(get_args(known))
+                raise ValueError(f"metric {self.key!r} has {name} {given!r}: use {choices}")
+        if self.measure is not None and not callable(self.measure):
+            raise ValueError(f"metric {self.key!r} measures {self.measure!r}: give a function")
+        try:
+            format(1.0, self.form), self.progress.format(1.0)
+        except (ValueError, LookupError) as error:
+            raise ValueError(
+                f"metric {self.key!r} cannot be shown as {self.form!r} and {self.progress!r}: "
+                f"{error}"
+            ) from None
+
+    @property
+    def only_one(self) -> bool:
+        """Whether it must be a single number to be shown."""
+        return bool(self.column or self.progress or set(self.summary) - {"last"})
+
+    @property
+    def names(self) -> set[str]:
+        """What it is called in rows and in summaries."""
+        return {self.key, *map(self._kept_as, self.summary)}
 
     @property
     def scale(self) -> float:
@@ -208,9 +234,11 @@ class MetricNames(Names[Metric]):
             raise ValueError(f"{thing!r} cannot be a metric: give a partavg.Metric")
         if thing.key != name:
             raise ValueError(f"metric {name!r} has the key {thing.key!r}: they must be the same")
-        if name in _TAKEN:
+        taken = _TAKEN.union(*(metric.names for key, metric in self.items() if key != name))
+        if clash := sorted(thing.names & taken):
             raise ValueError(
-                f"metric {name!r} would hide what rows and summaries call so: rename it"
+                f"metric {name!r} would write {clash[0]!r}, which is something else in a row or a "
+                f"summary already: choose another name"
             )
 
 

@@ -1,5 +1,6 @@
 """Where the metrics of a run go while it goes on, and which of these places a recipe can name."""
 
+import inspect
 from collections.abc import Callable
 
 from partavg.config import Metrics
@@ -14,4 +15,26 @@ SINKS: Names[Callable[[], Sink]] = Names("sink", {"tensorboard": TensorBoard})
 def chosen(options: Metrics) -> list[Sink]:
     """The sinks that a recipe turns on; a ValueError if one cannot be used."""
     names = [*(["tensorboard"] if options.tensorboard else []), *(options.sinks or ())]
-    return [SINKS[name]() for name in dict.fromkeys(names)]
+    return [_made(name) for name in dict.fromkeys(names)]
+
+
+def _made(name: str) -> Sink:
+    make = SINKS.find(name, "metrics.sinks")
+    try:
+        inspect.signature(make).bind()
+    except TypeError as error:
+        raise ValueError(f"sink {name!r} cannot be called without arguments: {error}") from None
+    try:
+        sink: object = make()
+    except (ValueError, OSError):
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"sink {name!r} cannot be made: {type(error).__name__}: {error}"
+        ) from error
+    if isinstance(sink, type) or not isinstance(sink, Sink):
+        raise ValueError(
+            f"sink {name!r} gave {type(sink).__name__}, which has not the functions begin, take "
+            f"and end: add them"
+        )
+    return sink

@@ -77,7 +77,8 @@ class Feed:
     def take(self, row: Row) -> None:
         """Hand a row to all sinks."""
         for sink in self._open:
-            _ask(sink, f"at step {row.get('step')}", partial(sink.take, row))
+            own = dict(row)  # what one does to it is no matter of the others
+            _ask(sink, f"at step {row.get('step')}", partial(sink.take, own))
 
     def end(self, summary: Row) -> None:
         """The run is finished."""

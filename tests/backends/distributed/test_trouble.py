@@ -3,6 +3,7 @@
 import os
 import signal
 import warnings
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -75,9 +76,18 @@ def bad_weight(rank: int) -> None:
     train(rank, weight=-1.0 if rank == 2 else 1.0)
 
 
+def scaled_sum(messages: Tensor, weights: Tensor, about: partavg.About, by: float) -> Tensor:
+    return by * (weights @ messages)
+
+
+def other_aggregate(rank: int) -> None:
+    train(rank, aggregate=partial(scaled_sum, by=1.0 + rank % 2))
+
+
 @pytest.mark.parametrize(
     ("function", "expected"),
     [
+        (other_aggregate, "rank 1 has aggregate scaled_sum with () and {'by': 2.0}, rank 0 has"),
         (other_interval, "rank 1 has interval 8, rank 0 has 4: start all ranks with the same"),
         (other_torch, "rank 1 has torch 9.9, rank 0 has 2.0: start all ranks with the same"),
         (other_seed, "rank 1 has seed 1, rank 0 has 0: start all ranks with the same"),

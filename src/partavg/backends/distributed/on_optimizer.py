@@ -10,7 +10,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from partavg.backends.distributed.module_row import ModuleRow, flat
-from partavg.core.abilities import Abilities, Trial, abilities, below, check_abilities, name_of
+from partavg.core.abilities import (
+    Abilities,
+    Trial,
+    abilities,
+    below,
+    check_abilities,
+    name_of,
+    solver_of,
+)
 from partavg.core.layout import Layout
 from partavg.core.solver import Solver, State, Step
 from partavg.solvers.sgd import SGD
@@ -39,7 +47,7 @@ def on_top_of(optimizer: Optimizer | None, solver: Solver | None) -> Solver:
     """The solver with the user's optimizer in the place of its own local steps."""
     if solver is None:
         return Given()
-    name, said = name_of(solver), abilities(solver)
+    name, said = name_of(solver_of(solver)), abilities(solver)
     if below(solver) is None:
         raise ValueError(
             f"solver {name} takes local steps, and here your optimizer does: leave it out, or use "
