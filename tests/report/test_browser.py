@@ -142,6 +142,7 @@ def test_a_watched_page_refreshes_and_keeps_what_was_chosen(browser: Any, tmp_pa
         plot = page.locator("#chart-loss .plot")
         plot.focus()
         page.keyboard.press("+")
+        page.locator("#reset-loss").wait_for()  # it is drawn anew
         page.locator("summary").first.click()
         plot.focus()
         before = plot.locator("svg > text").all_text_contents()
