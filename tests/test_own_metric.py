@@ -17,8 +17,9 @@ from partavg import build
 from partavg.cli import main
 from partavg.config_toml import parse
 from partavg.core.plan import Plan
+from partavg.metrics.metric import Metric
 from partavg.metrics.moment import Moment
-from partavg.metrics.table import METRICS, Metric, columns
+from partavg.metrics.table import METRICS, columns
 from partavg.run import Diverged
 
 
@@ -111,6 +112,7 @@ def measured(processes, folder: Path) -> list[dict]:
     return list(tasks.run(folder, processes=processes, metrics={"extra": ["largest"]}))
 
 
+@pytest.mark.slow
 def test_all_ranks_measure_it(tmp_path: Path) -> None:
     alone = list(tasks.run(tmp_path / "alone", metrics={"extra": ["largest"]}))
     rows = together(2, tmp_path, measured, tmp_path / "ranks")

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from partavg.data.images import Images
     from partavg.data.split import dirichlet, iid, shards
     from partavg.evaluation import Evaluation, evaluate
+    from partavg.metrics.metric import Metric
     from partavg.metrics.moment import Moment
-    from partavg.metrics.table import Metric
     from partavg.notebook import Table, follow, load_run
     from partavg.registry import register
     from partavg.sinks.sink import RunInfo, Sink
@@ -120,7 +120,7 @@ _HOMES = {
     "data.split": "dirichlet iid shards",
     "evaluation": "Evaluation evaluate",
     "metrics.moment": "Moment",
-    "metrics.table": "Metric",
+    "metrics.metric": "Metric",
     "notebook": "Table follow load_run",
     "registry": "register",
     "sinks.sink": "RunInfo Sink",

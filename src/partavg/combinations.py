@@ -4,8 +4,8 @@ import torch
 
 from partavg.backends.planner import check_needs
 from partavg.config import Config
-from partavg.core.abilities import check_abilities
 from partavg.core.solver import Solver
+from partavg.core.trial import check_abilities
 from partavg.data.dataset import Dataset
 
 

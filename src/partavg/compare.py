@@ -8,7 +8,7 @@ from statistics import mean, stdev
 
 from partavg.config import Config
 from partavg.folder import RunFolder
-from partavg.metrics.table import Row, number
+from partavg.metrics.metric import Row, number
 from partavg.recipe import Recipe
 
 SCHEMES = ("periodic", "partial", "synchronous")

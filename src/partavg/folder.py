@@ -15,7 +15,7 @@ import torch
 from partavg import checkpoint
 from partavg.config import Config
 from partavg.config_toml import differences, dump, parse
-from partavg.metrics.table import Row as Row
+from partavg.metrics.metric import Row as Row
 from partavg.recipes.files import read
 from partavg.sinks.tensorboard import FOLDER
 

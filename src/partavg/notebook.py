@@ -24,7 +24,8 @@ from partavg.backends.simulate import Simulation
 from partavg.config import Metrics
 from partavg.folder import RunFolder
 from partavg.metrics.meter import Meter
-from partavg.metrics.table import METRICS, Row, summarize
+from partavg.metrics.metric import Row
+from partavg.metrics.table import METRICS, summarize
 from partavg.report import palette
 from partavg.report.chart import draw, swatch
 from partavg.report.charts import Chart, Line

@@ -17,8 +17,9 @@ from partavg.core.loop import Record
 from partavg.data.dataset import Dataset
 from partavg.folder import RunFolder, write_json
 from partavg.metrics.meter import Meter, PendingRow, finite
+from partavg.metrics.metric import Row
 from partavg.metrics.moment import due
-from partavg.metrics.table import Row, is_extra, summarize
+from partavg.metrics.table import is_extra, summarize
 from partavg.sinks import chosen
 from partavg.sinks.jsonl import JsonLines
 from partavg.sinks.sink import Feed, RunInfo, Sink

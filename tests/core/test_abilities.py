@@ -11,13 +11,8 @@ from torch.nn import functional as F
 
 import partavg
 from partavg import SGD, Abilities, FedProx, Outer, Participation, abilities
-from partavg.core.abilities import (
-    check_abilities,
-    message_length,
-    sends_parameters,
-    shared_names,
-)
 from partavg.core.pace import Fixed
+from partavg.core.trial import check_abilities, message_length, sends_parameters, shared_names
 from partavg.solvers import SOLVERS
 
 

@@ -25,7 +25,6 @@ from partavg.backends.planner import (
 from partavg.backends.process_states import ProcessStates
 from partavg.backends.processes import OneProcess, Processes, dealt_evenly, own_workers
 from partavg.core import average
-from partavg.core.abilities import check_abilities, shared_names
 from partavg.core.adapt import Adapt
 from partavg.core.aggregate import Aggregate, weighted_sum
 from partavg.core.exchange import common_model
@@ -36,6 +35,7 @@ from partavg.core.partition import Partition
 from partavg.core.plan import check_delay
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
+from partavg.core.trial import check_abilities, shared_names
 from partavg.core.workers import Workers
 from partavg.data.batches import Batches
 from partavg.data.dataset import Samples

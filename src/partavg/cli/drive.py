@@ -17,7 +17,7 @@ from partavg.config import Config
 from partavg.data.dataset import Dataset
 from partavg.folder import RunFolder
 from partavg.metrics.meter import MetricFailed
-from partavg.metrics.table import Row
+from partavg.metrics.metric import Row
 from partavg.run import Diverged, Run
 from partavg.sinks.progress import Display
 from partavg.sinks.sink import RunInfo, SinkFailed, full

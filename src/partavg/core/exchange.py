@@ -8,7 +8,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, tensor
 
-from partavg.core.abilities import message_length, sends_parameters
 from partavg.core.aggregate import About, one_message, weighted_sum
 from partavg.core.average import (
     Arriving,
@@ -27,6 +26,7 @@ from partavg.core.partition import Span
 from partavg.core.plan import Plan
 from partavg.core.seeds import fold
 from partavg.core.solver import Solver, Sync
+from partavg.core.trial import message_length, sends_parameters
 from partavg.core.workers import Workers, arrived
 
 

@@ -10,11 +10,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from partavg.core.abilities import described, message_length, sends_parameters, shared_names
+from partavg.core.abilities import described
 from partavg.core.average import alone, collect, deliver_
 from partavg.core.partition import Span
 from partavg.core.plan import Plan
 from partavg.core.solver import Solver
+from partavg.core.trial import message_length, sends_parameters, shared_names
 from partavg.core.workers import Workers
 from partavg.engines.model import RowModel
 from partavg.flower.messages import Order

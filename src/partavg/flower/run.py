@@ -21,7 +21,8 @@ from partavg.flower.server import Exchange, Server
 from partavg.flower.settings import Settings
 from partavg.flower.transport import Transport
 from partavg.folder import RunFolder, environment, write_json, write_text
-from partavg.metrics.table import Row, summarize
+from partavg.metrics.metric import Row
+from partavg.metrics.table import summarize
 from partavg.sinks import chosen
 from partavg.sinks.jsonl import JsonLines
 from partavg.sinks.sink import Feed, RunInfo

@@ -17,10 +17,11 @@ from partavg import build
 from partavg.backends.planner import Planner, check_aggregate
 from partavg.config import Config, create
 from partavg.config_toml import dump_sections, parse, section
-from partavg.core.abilities import abilities, shared_names
+from partavg.core.abilities import abilities
 from partavg.core.aggregate import Aggregate, weighted_sum
 from partavg.core.rates import Rate
 from partavg.core.seeds import fold, seeded
+from partavg.core.trial import shared_names
 from partavg.engines.model import Loss, RowModel
 from partavg.flower.protocol import Agreement
 from partavg.flower.rounds import Rules

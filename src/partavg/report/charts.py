@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from partavg.metrics.table import Metric, presented
+from partavg.metrics.metric import Metric
+from partavg.metrics.table import presented
 from partavg.report import curves
 from partavg.report.curves import Curve
 from partavg.report.runs import Group, ShownRun

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from partavg.compare import SCHEMES, PlannedRun, Result
 from partavg.config_toml import parse, settings
 from partavg.folder import RunFolder
-from partavg.metrics.table import METRICS, Row
+from partavg.metrics.metric import Row
+from partavg.metrics.table import METRICS
 from partavg.recipes.files import read
 
 Numbers = NDArray[np.float64]

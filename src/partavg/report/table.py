@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from html import escape
 from statistics import mean, stdev
 
-from partavg.metrics.table import Column, presented
+from partavg.metrics.metric import Column
+from partavg.metrics.table import presented
 from partavg.report.runs import Group
 
 _LONG = 48  # letters that a cell has in one line

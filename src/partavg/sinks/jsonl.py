@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
-from partavg.metrics.table import Row
+from partavg.metrics.metric import Row
 from partavg.sinks.sink import RunInfo
 
 

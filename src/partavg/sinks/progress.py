@@ -13,7 +13,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from partavg.metrics.table import Row, presented
+from partavg.metrics.metric import Row
+from partavg.metrics.table import presented
 from partavg.sinks.sink import RunInfo, Sink
 
 _LINE_EVERY = 10.0  # seconds between plain lines of one run

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, Self, runtime_checkable
 
-from partavg.metrics.table import Row
+from partavg.metrics.metric import Row
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 from typing import Any
 
-from partavg.metrics.table import Row
+from partavg.metrics.metric import Row
 from partavg.sinks.sink import RunInfo
 
 FOLDER = "tensorboard"

@@ -10,17 +10,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from partavg.backends.distributed.module_row import ModuleRow, flat
-from partavg.core.abilities import (
-    Abilities,
-    Trial,
-    abilities,
-    below,
-    check_abilities,
-    name_of,
-    solver_of,
-)
+from partavg.core.abilities import Abilities, abilities, below, name_of
 from partavg.core.layout import Layout
 from partavg.core.solver import Solver, State, Step
+from partavg.core.trial import Trial, check_abilities, solver_of
 from partavg.solvers.sgd import SGD
 
 
