@@ -3,9 +3,14 @@
 from pathlib import Path
 
 import pytest
+import torch
 from tests import tasks
+from tests.outside import names_restored
 from tests.tasks import KEPT, NOVA, SHRINKING
+from torch import Tensor, nn
 
+import partavg
+from partavg import build
 from partavg.build import check
 
 
@@ -56,3 +61,27 @@ def test_what_cannot_start_is_found_before_it_starts(
     with pytest.raises(ValueError, match=sentence):
         tasks.run(tmp_path / "run", **sections)
     assert not (tmp_path / "run").exists()
+
+
+class Frozen(nn.Module):
+    """A user's model, a part of which is in evaluation mode by itself."""
+
+    def __init__(self, inputs: int, classes: int) -> None:
+        super().__init__()
+        self.norm, self.linear = nn.BatchNorm1d(inputs).eval(), nn.Linear(inputs, classes)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.linear(self.norm(x))
+
+
+def test_trying_a_model_leaves_it_as_it_was() -> None:
+    with names_restored():
+        partavg.register("model", "frozen", lambda shape, classes: Frozen(*shape, classes))
+        given = tasks.config(model={"name": "frozen", **dict.fromkeys(tasks.TINY["model"])})
+        made = build._model(given, tasks.data())
+    assert isinstance(made, Frozen)
+    assert made.training
+    assert not made.norm.training
+    assert made.calls == 0

@@ -1,5 +1,6 @@
 """From a config to what it describes."""
 
+import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
@@ -8,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from partavg.backends.planner import partition_of
+from partavg.backends.planner import check_needs, check_recut, partition_of
 from partavg.backends.processes import Processes
 from partavg.backends.simulate import Simulation
-from partavg.combinations import check_adapt, check_images, check_solver, check_words
+from partavg.combinations import check_images, check_words
 from partavg.config import Config, Metrics, create
 from partavg.core.adapt import Adapt
 from partavg.core.pace import Pace
@@ -21,6 +22,7 @@ from partavg.core.rates import Rate, nearest
 from partavg.core.schedule import Schedule
 from partavg.core.seeds import fold, seeded
 from partavg.core.solver import Solver
+from partavg.core.trial import check_abilities
 from partavg.data.batches import Batches
 from partavg.data.dataset import Dataset
 from partavg.data.images import Images
@@ -96,16 +98,28 @@ def adapt(config: Config, data: Dataset) -> Adapt | None:
     """How the schedule changes; None where it does not."""
     decays = getattr(rate(config, data), "at", ())
     policy: Adapt | None = create("adapt", config.adapt, decays, _lengths(config, data)["steps"])
-    if policy:
-        check_adapt(config)
+    called = f"adapt.name = {config.adapt.name!r}"
+    check_recut(policy, config.averaging.partition, put_away=_puts_away(config), called=called)
     return policy
 
 
 def solver(config: Config) -> Solver:
     """The local solver, if it goes with the other settings."""
     made: Solver = create("solver", config.solver)
-    check_solver(config, made)
+    check_abilities(made)
+    check_needs(
+        made,
+        put_away=_puts_away(config),
+        uneven=pace(config) is not None,
+        delay=config.averaging.delay,
+        called=f"solver.name = {config.solver.name!r}",
+    )
     return made
+
+
+def _puts_away(config: Config) -> bool:
+    who = participation(config)
+    return who is not None and who.puts_away
 
 
 def split(config: Config, data: Dataset) -> Split:
@@ -249,19 +263,19 @@ def _model(config: Config, data: Dataset) -> nn.Module:
     check_words(config, data)
     with seeded(fold(config.training.seed, "model"), torch.device("cpu")):
         model: nn.Module = create("model", config.model, data.shape, data.classes)
-        _check_fit(model.eval(), config, data)
-    return model.train()
+        _check_fit(copy.deepcopy(model), config, data)
+    return model
 
 
 def _check_fit(model: nn.Module, config: Config, data: Dataset) -> None:
-    """Raise a ValueError if a model cannot read the samples, or say their classes."""
+    """Raise a ValueError if a model, a copy, cannot read the samples, or say their classes."""
     inputs, targets = (tensor[:2] for tensor in data.train)
     seen = inputs.float() if inputs.dtype == torch.uint8 else inputs
     if targets.ndim == 1 and not targets.is_floating_point():
         targets = torch.full_like(targets, data.classes - 1)
     try:
         with torch.no_grad():
-            F.cross_entropy(model(seen), targets)
+            F.cross_entropy(model.eval()(seen), targets)
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(

@@ -1,37 +1,9 @@
-"""Settings that make no sense together are refused, with a reason."""
+"""Models, images and data that make no sense together are refused, with a reason."""
 
 import torch
 
-from partavg.backends.planner import check_needs
 from partavg.config import Config
-from partavg.core.solver import Solver
-from partavg.core.trial import check_abilities
 from partavg.data.dataset import Dataset
-
-
-def check_solver(config: Config, made: Solver) -> None:
-    """What a solver says that it needs of the other workers."""
-    check_abilities(made)
-    check_needs(
-        made,
-        put_away=_models_put_away(config),
-        uneven=config.pace.name != "even",
-        delay=config.averaging.delay,
-        called=f"solver.name = {config.solver.name!r}",
-    )
-
-
-def check_adapt(config: Config) -> None:
-    """Intervals that change, and models that are put away meanwhile."""
-    if _models_put_away(config):
-        raise ValueError(
-            f"adapt.name = {config.adapt.name!r} cuts models anew, but with "
-            f"participation.redistribution = 'none' some are put away: use permute or average"
-        )
-
-
-def _models_put_away(config: Config) -> bool:
-    return config.participation.redistribution == "none" and config.participation.every > 0
 
 
 def check_images(config: Config, data: Dataset) -> None:

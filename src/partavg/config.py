@@ -1,6 +1,5 @@
 """Settings: everything that decides a run."""
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -21,7 +20,7 @@ from partavg.data.split import SPLITS
 from partavg.engines.choose import EngineName
 from partavg.engines.fused.precision import Precision
 from partavg.models import MODELS
-from partavg.registry import Names
+from partavg.registry import Names, mismatch
 from partavg.solvers import SOLVERS
 
 LocalAccuracy = Literal["best", "mean", "first", "all"]
@@ -177,13 +176,9 @@ def create(kind: str, component: Component, *arguments: Any) -> Any:
         key: create("solver", value) if isinstance(value, Component) else value
         for key, value in component.options.items()
     }
-    try:
-        inspect.signature(make).bind(*arguments, **options)
-    except TypeError as error:
+    if problem := mismatch(make, *arguments, **options):
         given = f"with {_GIVEN[kind]}" if _GIVEN[kind] else "without arguments"
-        raise ValueError(
-            f"{kind}.name = {component.name!r} cannot be called {given}: {error}"
-        ) from None
+        raise ValueError(f"{kind}.name = {component.name!r} cannot be called {given}: {problem}")
     made = make(*arguments, **options)
     wanted, types = _MADE.get(kind, ("", object))
     if not isinstance(made, types) or isinstance(made, type):

@@ -1,6 +1,7 @@
 """Tables of names: what a recipe calls "resnet20" or "scaffold", and what others add to them."""
 
 import difflib
+import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
@@ -21,7 +22,6 @@ _HOMES = {
     "split": "partavg.data.split:SPLITS",
 }
 """Where the table of each kind is; imported when it is first asked for."""
-
 
 KINDS = tuple(_HOMES)
 
@@ -45,6 +45,10 @@ class Names(dict[str, Thing]):
         elif name not in self:
             raise ValueError(f"{self.kind} {name!r} is not known: {suggestion(name, self)}")
         return self[name]
+
+    def code(self, thing: Thing) -> object:
+        """The class or function that a thing is made of."""
+        return thing
 
     def check(self, name: str, thing: Thing) -> None:
         """Raise a ValueError if a thing from outside cannot have this name."""
@@ -85,18 +89,30 @@ def register(kind: str, name: str, thing: Any = None) -> Any:
             f"{name!r} cannot name a {kind}: use letters, digits, '_', '-' and '.', a letter first"
         )
     known = names.get(name, thing)
-    if known is not thing and _home(known) != _home(thing):
+    if known is not thing and _place(names.code(known)) != _place(names.code(thing)):
         raise ValueError(f"{kind} {name!r} is there already: choose another name")
     names.check(name, thing)
     names[name] = thing
     return thing
 
 
-def _home(thing: Any) -> tuple[str, str] | object:
-    """Where a thing was defined: what is defined there again, by a reload or a cell, is newer."""
-    defined = getattr(thing, "measure", thing)  # of a metric, its function
-    place = getattr(defined, "__module__", ""), getattr(defined, "__qualname__", "<")
+def _place(code: object) -> object:
+    """Where something was defined: what is defined there again, by a reload or a cell, is newer."""
+    place = getattr(code, "__module__", ""), getattr(code, "__qualname__", "<")
     return object() if "<" in place[1] else place
+
+
+def mismatch(function: Any, *arguments: Any, **options: Any) -> str:
+    """Why something cannot be called so, as far as that can be seen; empty if it can."""
+    if not callable(function):
+        return f"{function!r} is no function"
+    try:
+        inspect.signature(function).bind(*arguments, **options)
+    except TypeError as error:
+        return str(error)
+    except ValueError:  # it tells nothing of its arguments
+        return ""
+    return ""
 
 
 def check_name(key: str, name: str, known: Iterable[str], otherwise: str = "") -> None:

@@ -1,6 +1,5 @@
 """From policies, as a user names them, to what the training loop needs."""
 
-import inspect
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -20,6 +19,7 @@ from partavg.core.plan import Plan
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
 from partavg.core.workers import Workers
+from partavg.registry import mismatch
 
 Buffers = Literal["part", "every", "local", "recompute"]
 Weights = Literal["uniform", "samples"]
@@ -78,10 +78,10 @@ class Planner:
 def partition_of(params: Layout, name: str, parts: int, seed: int) -> Partition:
     """The partition of a model that a name stands for."""
     make = PARTITIONS.find(name)
-    if not _takes_three(make):
+    if problem := mismatch(make, params, parts, seed):
         raise ValueError(
             f"partition {name!r} cannot be called with a layout, the number of parts and a seed: "
-            f"mend the function"
+            f"{problem}"
         )
     cut: object = make(params, parts, seed)
     if not isinstance(cut, Partition):
@@ -161,12 +161,18 @@ def check_covers(cut: Partition, params: Layout) -> None:
         )
 
 
-def check_recut(adapt: Adapt | None, partition: str | Partition, *, put_away: bool = False) -> None:
+def check_recut(
+    adapt: Adapt | None,
+    partition: str | Partition,
+    *,
+    put_away: bool = False,
+    called: str = "a schedule that adapts",
+) -> None:
     """Raise a ValueError if a partition, or models put away, could not follow a new schedule."""
     if adapt and put_away:
         raise ValueError(
-            "a schedule that adapts cuts models anew, but with participation.redistribution = "
-            "'none' some are put away: use permute or average"
+            f"{called} cuts models anew, but with participation.redistribution = 'none' some are "
+            f"put away: use permute or average"
         )
     if adapt and not isinstance(partition, str):
         raise ValueError(
@@ -177,7 +183,7 @@ def check_recut(adapt: Adapt | None, partition: str | Partition, *, put_away: bo
 
 def check_aggregate(aggregate: Aggregate, solver: Solver) -> None:
     """Raise a ValueError for no function, or one that could not be told what workers share."""
-    if isinstance(aggregate, type) or not _takes_three(aggregate):
+    if isinstance(aggregate, type) or mismatch(aggregate, None, None, None):
         raise ValueError(
             f"aggregate {aggregate!r} is no function of messages, weights and what they are about: "
             f"give one, or an object that can be called like it"
@@ -187,16 +193,3 @@ def check_aggregate(aggregate: Aggregate, solver: Solver) -> None:
             f"solver {name_of(solver)} keeps workers apart, and an aggregate must know what they "
             f"have in common: use a solver that does not, or the weighted sum"
         )
-
-
-def _takes_three(function: object) -> bool:
-    """Whether something can be called with three arguments, as far as that can be seen."""
-    if not callable(function):
-        return False
-    try:
-        inspect.signature(function).bind(None, None, None)
-    except TypeError:
-        return False
-    except ValueError:  # it tells nothing of its arguments
-        return True
-    return True

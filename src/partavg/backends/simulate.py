@@ -120,7 +120,7 @@ class Simulation:
         self._model = RowModel(model, loss, self._device)
         self._solver = solver or SGD()
         check_abilities(self._solver)
-        put_away = _puts_away(participation)
+        put_away = participation is not None and participation.puts_away
         check_needs(self._solver, put_away=put_away, uneven=pace is not None, delay=delay)
         check_aggregate(aggregate, self._solver)
         self._lr = lr if callable(lr) else lambda step: lr
@@ -314,11 +314,6 @@ class Simulation:
         if self._device.type != "cuda":
             return tensor.to(self._device)
         return tensor.pin_memory().to(self._device, non_blocking=True)
-
-
-def _puts_away(who: Participation | None) -> bool:
-    """Whether clients keep their models while others train."""
-    return who is not None and who.moves and who.redistribution == "none"
 
 
 def _as_stored(inputs: Tensor, keys: Tensor | None) -> Tensor:

@@ -81,6 +81,11 @@ class Participation:
         """Whether a row ever reads the samples of another client."""
         return self.every > 0 and (self.active < self.clients or self.redistribution == "permute")
 
+    @property
+    def puts_away(self) -> bool:
+        """Whether clients keep their models while others train."""
+        return self.moves and self.redistribution == "none"
+
     def changes(self, step: int) -> bool:
         """Whether a new draw begins with this step."""
         return step > 1 and self.draw(step) != self.draw(step - 1)

@@ -59,12 +59,13 @@ def aggregated_model(
     for part, spans in enumerate(plan.partition.parts):
         if part == but:
             continue
-        columns = [column for start, stop in spans for column in range(start, stop)]
+        columns = torch.cat([torch.arange(start, stop) for start, stop in spans])
         kept = [c for c in agreement.buffer_columns(part, after=width) if c not in known]
         known.update(kept)
         told = about(mirror.params[0], part, step, plan, agreement.solver)
         told = told._replace(places=(slice(0, len(columns)),))
-        made[columns + kept] = one_message(plan.aggregate, rows[:, columns + kept], shares, told)
+        mine = torch.cat([columns, torch.tensor(kept, dtype=torch.long)])
+        made[mine] = one_message(plan.aggregate, rows[:, mine], shares, told)
     return made
 
 

@@ -91,6 +91,10 @@ _TAKEN = frozenset({"step", "steps", "scale", "stage", "part", "clients", "away"
 class MetricNames(Names[Metric]):
     """Metrics by their keys."""
 
+    def code(self, thing: Metric) -> object:
+        """The function that measures."""
+        return thing.measure if isinstance(thing, Metric) else thing
+
     def check(self, name: str, thing: Metric) -> None:
         """Raise a ValueError for what is no metric, or is called otherwise."""
         if not isinstance(thing, Metric):

@@ -1,10 +1,9 @@
 """Where the metrics of a run go while it goes on, and which of these places a recipe can name."""
 
-import inspect
 from collections.abc import Callable
 
 from partavg.config import Metrics
-from partavg.registry import Names
+from partavg.registry import Names, mismatch
 from partavg.sinks.sink import Sink
 from partavg.sinks.tensorboard import TensorBoard
 
@@ -20,10 +19,8 @@ def chosen(options: Metrics) -> list[Sink]:
 
 def _made(name: str) -> Sink:
     make = SINKS.find(name, "metrics.sinks")
-    try:
-        inspect.signature(make).bind()
-    except TypeError as error:
-        raise ValueError(f"sink {name!r} cannot be called without arguments: {error}") from None
+    if problem := mismatch(make):
+        raise ValueError(f"sink {name!r} cannot be called without arguments: {problem}")
     try:
         sink: object = make()
     except (ValueError, OSError):

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import partavg
+from partavg.backends.distributed.collectives import NoOthers
 from partavg.core.adapt import AdaComm
 from partavg.solvers.fedprox import FedProx
 from partavg.solvers.outer import fedavgm
@@ -70,3 +71,9 @@ def part(
 def test_a_checkpoint_goes_on_bit_for_bit(ranks: Ranks, name: str) -> None:
     for whole, resumed in ranks(twice, CASES[name]):
         assert all(torch.equal(whole[key], resumed[key]) for key in whole)
+
+
+def test_a_checkpoint_of_another_wire_is_refused() -> None:
+    with pytest.raises(ValueError, match="attach with the same wire"):
+        NoOthers().load({"known": {0: torch.ones(2)}}, torch.device("cpu"))
+    NoOthers().load({}, torch.device("cpu"))

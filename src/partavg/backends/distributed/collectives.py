@@ -1,5 +1,6 @@
 """Sums over the ranks of process groups."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from partavg.backends.distributed.trailer import Trailer
 from partavg.core.average import Arriving
 
 
-class Collective:
+class Collective(ABC):
     """The Reduce of an attached model."""
 
     room = 0
@@ -22,11 +23,11 @@ class Collective:
     messages = 0
     trailers: Sequence[Trailer] = ()
 
+    @abstractmethod
     def __call__(
         self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
     ) -> Arriving:
         """Begin to sum."""
-        raise NotImplementedError
 
     def gather(self, rows: Float[Tensor, "m _"]) -> Arriving:
         """Begin to collect; not all of them can."""
@@ -54,6 +55,10 @@ class Collective:
 
     def load(self, saved: dict[str, Any], device: torch.device) -> None:
         """Go on from what `state` gave."""
+        if saved:
+            raise ValueError(
+                "the checkpoint is of a rank that rounds its messages: attach with the same wire"
+            )
 
 
 class NoOthers(Collective):
