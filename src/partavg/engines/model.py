@@ -4,18 +4,23 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from partavg.core.inputs import Inputs, call
 from partavg.core.layout import Layout
 from partavg.engines.dropout import KeyedDropout
 from partavg.engines.unfused_lstm import UnfusedLSTM
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""(outputs, targets) of one worker -> a scalar, for example torch.nn.functional.cross_entropy."""
+Loss = Callable[[Any, Any], Tensor]
+"""(outputs, targets) of one worker -> a scalar, for example torch.nn.functional.cross_entropy.
+
+Outputs are whatever the module returns, targets what they are in the samples: a tensor, or several
+in a tuple or a dict."""
 
 
 class RowModel:
@@ -95,8 +100,8 @@ class RowModel:
         self,
         params: Mapping[str, Tensor],
         buffers: Mapping[str, Tensor],
-        inputs: Tensor,
-        targets: Tensor,
+        inputs: Inputs,
+        targets: Inputs,
         key: Tensor,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of one worker on its batch, in training mode, and the buffers after it."""
@@ -148,8 +153,8 @@ class _Probe(nn.Module):
         super().__init__()
         self.module = module
 
-    def forward(self, inputs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        return self.module(inputs), dict(self.module.named_buffers())
+    def forward(self, inputs: Inputs) -> tuple[Any, dict[str, Tensor]]:
+        return call(self.module, inputs), dict(self.module.named_buffers())
 
 
 def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:

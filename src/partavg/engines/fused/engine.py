@@ -66,7 +66,7 @@ class Fused:
         """Yield the gradients of all rows in order; update `buffers` in place."""
         for start in range(0, len(params), self._chunk):
             rows = slice(start, start + self._chunk)
-            some = Batch(*(field[rows] for field in batch))
+            some = batch.some(rows)
             with self._exactness:
                 found = self._some(params, buffers, rows, some)
             yield found
@@ -103,7 +103,7 @@ class Fused:
         losses, found = params.new_empty(len(params)), torch.empty_like(params)
 
         def half(rows: slice) -> None:
-            own = Batch(*(field[rows] for field in batch))
+            own = batch.some(rows)
             losses[rows], grads = self._differentiate(params[rows], buffers[rows], own)
             torch.cat([grad.reshape(len(grad), -1) for grad in grads], 1, out=found[rows])
 
@@ -119,6 +119,8 @@ class Fused:
         views = self._model.params.views(params)
         leaves = {name: view.detach().requires_grad_() for name, view in views.items()}
         tensors = self._tensors(leaves, self._model.buffers.views(buffers))
+        if not isinstance(batch.inputs, Tensor):
+            raise Uncovered("inputs of several tensors are not covered")
         outputs = self._program(batch.inputs, Rows(tensors, batch.keys, self._compute))
         outputs = map_aggregate(outputs, self._kept)
         losses = self._losses(outputs, batch.targets)
