@@ -18,10 +18,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from torch import Tensor
 
 from partavg.backends.simulate import Simulation
 from partavg.config import Metrics
+from partavg.data.convert import as_samples
 from partavg.folder import RunFolder
 from partavg.metrics.meter import Meter
 from partavg.metrics.metric import Row
@@ -201,7 +201,7 @@ def follow(
     simulation: Simulation,
     until: int,
     *,
-    test: tuple[Tensor, Tensor] | None = None,
+    test: Any = None,
     every: int = 10,
     name: str = "run",
     metrics: Sequence[str] = (),
@@ -218,7 +218,8 @@ def follow(
     for metric in metrics:
         METRICS.find(metric)
     options = Metrics(evaluate_every=1, discrepancy_every=1, extra=tuple(metrics))
-    meter = Meter(simulation, options, until, test=test)
+    known = None if test is None else as_samples(test)
+    meter = Meter(simulation, options, until, test=known)
     about = RunInfo(name, until, simulation.workers.step)
     rows: list[Row] = []
     with _display(rows) as shown, Feed([shown, *sinks], about) as feed:

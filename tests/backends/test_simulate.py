@@ -133,7 +133,7 @@ def test_traffic_counts_the_statistics_that_are_sent() -> None:
 def test_recomputed_statistics_are_those_of_the_training_samples() -> None:
     simulation = classification(buffers="recompute", schedule=Schedule.partial(4), steps=9)
     module = simulation.consensus()
-    first = module[1](simulation._samples.inputs)
+    first = module[1](simulation.samples.inputs)
     torch.testing.assert_close(module[2].running_mean, first.mean(0).detach())
     assert module[2].momentum == 0.1
     assert not module.training
@@ -177,14 +177,14 @@ def test_buffers_outside_the_state_dict_are_neither_stacked_nor_sent() -> None:
 
 def test_a_network_learns_and_is_evaluated_as_a_plain_module() -> None:
     simulation = classification(schedule=Schedule.partial(4), steps=120)
-    found = simulation.evaluate(simulation._samples)
+    found = simulation.evaluate(simulation.samples)
     assert found.accuracy is not None
     assert found.accuracy > 0.9
     module = simulation.consensus().eval()
     with torch.no_grad():
-        outputs = module(simulation._samples.inputs)
+        outputs = module(simulation.samples.inputs)
     assert found.loss == pytest.approx(
-        float(F.cross_entropy(outputs, simulation._samples.targets)), abs=1e-6
+        float(F.cross_entropy(outputs, simulation.samples.targets)), abs=1e-6
     )
 
 

@@ -1,7 +1,7 @@
 """The simulator: all workers in one process, or dealt over several."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,6 +9,18 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from partavg.backends.checks import (
+    check_engine,
+    check_model,
+    check_policies,
+    check_solver,
+    check_whole,
+    device_of,
+    float_type,
+    placed,
+    rate_of,
+    tried,
+)
 from partavg.backends.current_plan import CurrentPlan
 from partavg.backends.planner import (
     Bank,
@@ -17,6 +29,7 @@ from partavg.backends.planner import (
     Weights,
     bank_device,
     check_aggregate,
+    check_drawn_weights,
     check_needs,
     check_recut,
     client_weights,
@@ -38,14 +51,17 @@ from partavg.core.solver import Solver
 from partavg.core.trial import check_abilities, shared_names
 from partavg.core.workers import Workers
 from partavg.data.batches import Batches
-from partavg.data.dataset import Samples
-from partavg.engines.choose import choose
+from partavg.data.convert import as_samples
+from partavg.data.gather import Store, chosen_store, gather_from, moved
+from partavg.data.ownership import checked_split
+from partavg.data.samples import Samples
+from partavg.engines.choose import Choice, choose
 from partavg.engines.fused.precision import Precision
 from partavg.engines.model import Loss, RowModel
 from partavg.evaluation import Counts, Evaluation, count, recompute_statistics_
 from partavg.solvers.sgd import SGD
 
-Augment = Callable[[Tensor, Tensor | None], Tensor]
+Augment = Callable[[Any, Tensor | None], Any]
 """(stored inputs, a key per worker to draw from, or None when evaluating) -> what a model sees."""
 
 
@@ -59,17 +75,18 @@ class Discrepancy(NamedTuple):
 class Simulation:
     """Workers that train copies of one model, each on its own samples.
 
-    `split` holds the indices of each worker's samples. `lr` is a number or a function of the
-    step. `weights` are "uniform" or by "samples" owned. `buffers` says what becomes of
-    BatchNorm's statistics: averaged with their "part", at "every" averaging, kept "local", or
-    local and "recompute"d from training samples for evaluation. With `participation` only some
-    of the workers train at a time, with `pace` not all of them take every step; what a client that
-    is not active keeps is in a `bank` on the "device" or the "cpu". `delay` lets averages arrive
-    later, `adapt` changes the schedule while training goes on. `aggregate` is what becomes of the
-    workers' messages, by default their weighted sum. `transform` makes of stored samples
-    what the model sees, for example `Images`. `precision` and `deterministic` are the
-    fused engine's. The workers are dealt over `processes`, which all make the same
-    calls.
+    `samples` are (inputs, targets) or anything else that `as_samples` takes. They are kept on the
+    device if they fit there, else in host memory; a `store` of "device" or "host" decides it.
+    `split` holds the indices of each worker's samples, or masks. `lr` is a number or a function of
+    the step. `weights` are "uniform", by "samples" owned, or a number per client. `buffers` says
+    what becomes of BatchNorm's statistics: averaged with their "part", at "every" averaging, kept
+    "local", or local and "recompute"d from training samples for evaluation. With `participation`
+    only some of the workers train at a time, with `pace` not all of them take every step; what a
+    client that is not active keeps is in a `bank` on the "device" or the "cpu". `delay` lets
+    averages arrive later, `adapt` changes the schedule while training goes on. `aggregate` is what
+    becomes of the workers' messages, by default their weighted sum. `transform` makes of stored
+    samples what the model sees, for example `Images`. `precision` and `deterministic` are the fused
+    engine's. The workers are dealt over `processes`, which all make the same calls.
 
     >>> from partavg import iid
     >>> x = torch.arange(40.0).view(40, 1)
@@ -88,8 +105,8 @@ class Simulation:
         self,
         model: nn.Module,
         loss: Loss,
-        samples: tuple[Tensor, Tensor],
-        split: Sequence[Int[Tensor, "_"]],
+        samples: Any,
+        split: Any,
         *,
         schedule: Schedule,
         lr: float | Callable[[int], float],
@@ -105,6 +122,7 @@ class Simulation:
         adapt: Adapt | None = None,
         aggregate: Aggregate = weighted_sum,
         transform: Augment | None = None,
+        store: Store = "auto",
         engine: str = "auto",
         chunk: int = 0,
         precision: Precision = "auto",
@@ -113,20 +131,31 @@ class Simulation:
         device: str | torch.device = "cpu",
         processes: Processes | None = None,
     ) -> None:
+        check_model(model, loss)
+        check_policies(schedule, participation, pace, adapt, transform)
+        check_engine(engine, precision, deterministic)
+        for what, number, least in (
+            ("batch", batch, 1), ("chunk", chunk, 0), ("delay", delay, 0), ("seed", seed, 0),
+        ):  # fmt: skip
+            check_whole(number, what, least)
         self._processes = processes or OneProcess()
-        self._device = torch.device(device)
-        self._samples = Samples(*(tensor.to(self._device) for tensor in samples))
+        self._device = device_of(device)
+        known = as_samples(samples, dtype=float_type(model))
+        self.split = split = checked_split(split, known.size)
+        """The indices of each worker's samples."""
+        self._gather, self._store = gather_from(known, self._device, store), store
         self._batches = Batches(split, batch, seed)
         self._model = RowModel(model, loss, self._device)
-        self._solver = solver or SGD()
+        self._solver = SGD() if solver is None else solver
+        check_solver(self._solver)
         check_abilities(self._solver)
         put_away = participation is not None and participation.puts_away
         check_needs(self._solver, put_away=put_away, uneven=pace is not None, delay=delay)
         check_aggregate(aggregate, self._solver)
-        self._lr = lr if callable(lr) else lambda step: lr
+        self._lr = rate_of(lr)
         self._loss = loss
         self._recompute = buffers == "recompute"
-        self._transform = transform or _as_stored
+        self._transform = placed(transform, self._device) or _as_stored
         if participation and participation.clients != len(split):
             raise ValueError(
                 f"participation counts {participation.clients} clients, the split {len(split)}: "
@@ -135,6 +164,8 @@ class Simulation:
 
         check_delay(delay, schedule, buffers)
         check_recut(adapt, partition, put_away=put_away)
+        shares = client_weights(weights, split)
+        check_drawn_weights(shares, participation)
         self.active = participation.active if participation else len(split)
         """Workers that train at a time, in all processes."""
         planner = Planner(
@@ -142,7 +173,7 @@ class Simulation:
             self._model.buffers,
             partition,
             buffers,
-            client_weights(weights, split).to(self._device, self._model.dtype),
+            shares.to(self._device, self._model.dtype),
             participation,
             pace,
             delay,
@@ -153,18 +184,13 @@ class Simulation:
         )
         self._current = CurrentPlan(schedule, adapt, planner)
 
-        start = self._model.start()
-        self.engine = self._processes.first(
-            lambda: choose(
-                engine,
-                chunk,
-                self._model,
-                start,
-                self._batch(1),
-                precision=precision,
-                deterministic=deterministic,
-            )
-        )
+        start, first = self._model.start(), self._batch(1)
+
+        def trial() -> Choice:
+            how = {"precision": precision, "deterministic": deterministic}
+            return choose(engine, chunk, self._model, start, first, **how)  # type: ignore[arg-type]
+
+        self.engine = self._processes.first(lambda: tried(trial, first, transform))
         self._engine = self.engine.build(self._model)
         self._owners: tuple[Partition | None, Tensor] = None, torch.empty(0)
         self._mean: tuple[Tensor | None, Tensor] = None, torch.empty(0)
@@ -182,6 +208,16 @@ class Simulation:
         self._current.prepare_(self.workers)
         if aggregate is not weighted_sum:
             self.workers.remember_start_()
+
+    @property
+    def samples(self) -> Samples:
+        """What all workers train on."""
+        return self._gather.samples
+
+    @property
+    def store(self) -> str:
+        """Where the samples are: on the "device", or in the memory of the "host"."""
+        return self._gather.store
 
     @property
     def schedule(self) -> Schedule:
@@ -233,29 +269,31 @@ class Simulation:
         rows = common_model(self.workers, self._current.plan, self._processes.reduce)
         module = self._model.module(*rows)
         if self._recompute:
-            recompute_statistics_(module, self._samples.inputs, self._seen)
+            recompute_statistics_(module, self.samples.inputs, self._seen)
         return module
 
     def worker(self, row: int) -> nn.Module:
         """A copy of the model with the parameters of a worker held here, in evaluation mode."""
         return self._model.module(self.workers.params[row], self.workers.buffers[row])
 
-    def evaluate(self, samples: tuple[Tensor, Tensor]) -> Evaluation:
-        """Loss and accuracy of the averaged model u; each process evaluates some samples."""
-        some = dealt_evenly(len(samples[0]), self._processes.size)[self._processes.rank]
-        counts = self._evaluate(self.consensus(), tuple(tensor[some] for tensor in samples))
+    def evaluate(self, samples: Any) -> Evaluation:
+        """Loss and accuracy of the averaged model u; each process evaluates some samples.
+
+        Samples are whatever `as_samples` takes.
+        """
+        known = self._known(samples)
+        some = dealt_evenly(known.size, self._processes.size)[self._processes.rank]
+        counts = self._evaluate(self.consensus(), self._near(known.some(some)))
         return Counts.total(self._processes.each(counts)).evaluation
 
-    def evaluate_worker(self, row: int, samples: tuple[Tensor, Tensor]) -> Evaluation:
+    def evaluate_worker(self, row: int, samples: Any) -> Evaluation:
         """Loss and accuracy of the model of one worker held here."""
-        return self._evaluate(self.worker(row), samples).evaluation
+        return self._evaluate(self.worker(row), self._near(self._known(samples))).evaluation
 
-    def evaluate_workers(
-        self, samples: tuple[Tensor, Tensor], most: int | None = None
-    ) -> list[Evaluation]:
+    def evaluate_workers(self, samples: Any, most: int | None = None) -> list[Evaluation]:
         """Loss and accuracy of all workers' models, or of the first few."""
         held = self._here(np.arange(self.active)[:most])
-        known = tuple(tensor.to(self._device) for tensor in samples)
+        known = self._near(self._known(samples))
         rows = (tensor[: len(held)] for tensor in (self.workers.params, self.workers.buffers))
         own = [self._evaluate(module, known).evaluation for module in self._model.modules(*rows)]
         return [found for some in self._processes.each(own) for found in some]
@@ -296,25 +334,28 @@ class Simulation:
         """Of some value per worker, those of the workers held here."""
         return workers[self._current.plan.rows]
 
-    def _evaluate(self, module: nn.Module, samples: tuple[Tensor, ...]) -> Counts:
-        inputs, targets = (tensor.to(self._device) for tensor in samples)
-        return count(module, self._loss, (inputs, targets), self._seen)
+    def _evaluate(self, module: nn.Module, samples: Samples) -> Counts:
+        return count(module, self._loss, samples, self._seen)
 
-    def _seen(self, inputs: Tensor) -> Tensor:
+    def _known(self, samples: Any) -> Samples:
+        return as_samples(samples, dtype=self._model.dtype)
+
+    def _near(self, samples: Samples) -> Samples:
+        """Samples on the device, unless those stay in host memory that are too many for it."""
+        near = chosen_store(samples, self._device, self._store) == "device"
+        return moved(samples, self._device) if near else samples
+
+    def _seen(self, inputs: Any) -> Any:
         return self._transform(inputs, None)
 
     def _batch(self, step: int) -> Batch:
-        chosen = self._batches(step, self.clients(step))
-        indices, keys = (self._sent(tensor) for tensor in chosen)
-        inputs, targets = self._samples
-        return Batch(self._transform(inputs[indices], keys), targets[indices], keys)
+        (inputs, targets), keys = self._gather(step, self._draw)
+        return Batch(self._transform(inputs, keys), targets, keys)
 
-    def _sent(self, tensor: Tensor) -> Tensor:
-        """A tensor on the device, without waiting for what the device is at."""
-        if self._device.type != "cuda":
-            return tensor.to(self._device)
-        return tensor.pin_memory().to(self._device, non_blocking=True)
+    def _draw(self, step: int) -> tuple[Tensor, Tensor]:
+        """The indices of all workers' samples and their keys."""
+        return self._batches(step, self.clients(step))
 
 
-def _as_stored(inputs: Tensor, keys: Tensor | None) -> Tensor:
+def _as_stored(inputs: Any, keys: Tensor | None) -> Any:
     return inputs
