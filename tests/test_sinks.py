@@ -16,7 +16,7 @@ from tests.together import together
 import partavg
 from partavg.cli import main
 from partavg.config_toml import parse
-from partavg.run import Diverged
+from partavg.session import Diverged
 from partavg.sinks import SINKS
 from partavg.sinks.jsonl import JsonLines
 from partavg.sinks.sink import Feed, RunInfo, Sink, SinkFailed

@@ -12,13 +12,14 @@ from partavg.backends.processes import Processes, dealt_evenly
 from partavg.backends.rank_failure import RankLost
 from partavg.backends.stragglers import Stragglers
 from partavg.cli.output import BAD_INPUT, DIVERGED, INTERRUPTED, LOST, fail
-from partavg.compare import PlannedRun
+from partavg.comparison import PlannedRun
 from partavg.config import Config
 from partavg.data.dataset import Dataset
 from partavg.folder import RunFolder
 from partavg.metrics.meter import MetricFailed
 from partavg.metrics.metric import Row
-from partavg.run import Diverged, Run
+from partavg.recipe_run import Run
+from partavg.session import Diverged
 from partavg.sinks.progress import Display
 from partavg.sinks.sink import RunInfo, SinkFailed, full
 

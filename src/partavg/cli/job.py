@@ -13,11 +13,11 @@ from partavg.backends.rank_failure import RankLost
 from partavg.backends.ranks import Ranks, connect
 from partavg.cli import drive, output
 from partavg.cli.resume import resuming_words
-from partavg.compare import PlannedRun, resumed
+from partavg.comparison import PlannedRun, resumed
 from partavg.config import Config
 from partavg.data.dataset import Dataset
 from partavg.folder import RunFolder
-from partavg.run import Run
+from partavg.recipe_run import Run
 
 _OUT, _BEGUN = "partavg/out", "partavg/begun"
 

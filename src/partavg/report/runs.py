@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from partavg.compare import SCHEMES, PlannedRun, Result
+from partavg.comparison import SCHEMES, PlannedRun, Result
 from partavg.config_toml import parse, settings
 from partavg.folder import RunFolder
 from partavg.metrics.metric import Row

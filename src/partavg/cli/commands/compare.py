@@ -45,7 +45,7 @@ def compare(
     RECIPE is a file, or a name that `partavg recipes` lists. Without it the demo is run: 64 workers
     with uneven shares of a subset of Fashion-MNIST that comes with the package.
     """
-    from partavg import compare as comparing
+    from partavg import comparison as comparing
     from partavg import recipe as recipes
     from partavg.build import check
     from partavg.cli import drive, output

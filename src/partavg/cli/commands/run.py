@@ -40,7 +40,7 @@ def run(
 
     A recipe of several schemes is trained with partial averaging if no other is named.
     """
-    from partavg import compare as comparing
+    from partavg import comparison as comparing
     from partavg import recipe as recipes
     from partavg.cli import drive, output
     from partavg.cli.job import job
