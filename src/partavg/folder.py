@@ -19,6 +19,9 @@ from partavg.metrics.metric import Row as Row
 from partavg.recipes.files import read
 from partavg.sinks.tensorboard import FOLDER
 
+MADE_BY = "python"
+"""The section of config.toml that says who made a run: no recipe can have it."""
+
 
 class RunFolder:
     """Where a run keeps everything; the layout is documented in docs/runs.md."""
@@ -149,6 +152,14 @@ class RunFolder:
             return None
         counts: list[list[int]] = read_json(self.split_path)["counts"]
         return counts or None
+
+
+def next_folder(name: str) -> Path:
+    """The first of runs/name-1, runs/name-2, … that is free."""
+    number = 1
+    while (path := Path("runs") / f"{name}-{number}").exists():
+        number += 1
+    return path
 
 
 def environment() -> Row:

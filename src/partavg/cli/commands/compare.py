@@ -56,6 +56,7 @@ def compare(
     from partavg.report.page import write_page
     from partavg.report.runs import of_entries
     from partavg.sinks.progress import display
+    from partavg.stopping import stop_request
 
     console = output.console()
     with job() as this:
@@ -74,7 +75,7 @@ def compare(
         with drive.early_ends(this.resuming(context, out)):
             with (
                 output.plain_warnings(),
-                drive.stop_request() as request,
+                stop_request() as request,
                 display(console) as shown,
             ):
                 diverged = drive.train_all(entries, samples, start, shown, request)
