@@ -2,17 +2,19 @@
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import accumulate, chain
+from itertools import accumulate
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, tensor
 
+from partavg.core.abilities import abilities
 from partavg.core.aggregate import About, one_message, weighted_sum
 from partavg.core.average import (
     Arriving,
     Reduce,
     Views,
+    accumulating,
     alone,
     collect,
     consensus,
@@ -20,7 +22,7 @@ from partavg.core.average import (
     discrepancy,
     reduced,
 )
-from partavg.core.mean import Mean
+from partavg.core.mean import Mean, only_averaging
 from partavg.core.participation import Participation
 from partavg.core.partition import Span
 from partavg.core.plan import Plan
@@ -63,7 +65,8 @@ def average_(
             "sync": tuple(sync),
             "total": arriving,
             "lengths": lengths,
-            "sent": [rows.clone() for rows in chain(*columns)],
+            "sent": [rows.clone() for rows in columns[0]],
+            "counted": workers.buffers[:, _counters(plan, part)],
         }
     else:
         deliver_(*columns, arriving(), lengths, workers.memory, spans, solver=solver, sync=sync)
@@ -106,7 +109,7 @@ def send(
 def about(common: Float[Tensor, "d"], part: int, step: int, plan: Plan, solver: Solver) -> About:
     """What an Aggregate is told beside the messages about a part."""
     spans = plan.partition.parts[part]
-    last = torch.cat([common[start:stop] for start, stop in spans])
+    last = torch.cat([common[start:stop] for start, stop in spans]).to(accumulating(common.dtype))
     seed = fold(plan.seed, "aggregate", step, part)
     return About(part, step, seed, last, _places(spans, solver))
 
@@ -115,9 +118,9 @@ def _places(spans: Sequence[Span], solver: Solver) -> tuple[slice, ...]:
     """Where the parameters of some spans lie in a message; nowhere if they are not sent."""
     if not sends_parameters(solver):
         return ()
-    each, beside = message_length(solver)
-    widths = [stop - start for start, stop in spans]
-    starts = accumulate((each * width + beside for width in widths), initial=0)
+    length, widths = message_length(solver), [stop - start for start, stop in spans]
+    each = (length.per_column * width + length.per_span for width in widths)
+    starts = accumulate(each, initial=0)
     return tuple(slice(at, at + width) for at, width in zip(starts, widths, strict=False))
 
 
@@ -129,16 +132,23 @@ def _note_common_(workers: Workers, spans: Sequence[Span], params: Views) -> Non
 
 
 def arrive_(workers: Workers, plan: Plan, solver: Solver, *, at_once: bool = False) -> None:
-    """Apply the averages that arrive with this step: x ← u + (x now − x when it was sent)."""
+    """Apply the averages that arrive with this step: x ← u + (x now − x when it was sent).
+
+    Buffers are what was averaged, without what happened since: the difference of two variances is
+    none, and with it one could turn negative. Only whole numbers count on.
+    """
     for part, message in list(workers.pending.items()):
         if at_once or message["arrives"] <= workers.step:
-            spans = plan.partition.parts[part]
-            columns, sent = workers.columns(spans, plan.buffer_parts[part]), message["sent"]
-            for rows, before in zip(chain(*columns), sent, strict=True):
+            spans, counters = plan.partition.parts[part], _counters(plan, part)
+            params, buffers = workers.columns(spans, plan.buffer_parts[part])
+            sent = message["sent"][: len(spans)]
+            now = workers.buffers[:, counters]
+            since = now - message.get("counted", now)  # 0.2 did not know of it
+            for rows, before in zip(params, sent, strict=True):
                 rows.sub_(before)
             deliver_(
-                sent[: len(spans)],
-                sent[len(spans) :],
+                sent,
+                buffers,
                 arrived(message),
                 message["lengths"],
                 workers.memory,
@@ -146,10 +156,17 @@ def arrive_(workers: Workers, plan: Plan, solver: Solver, *, at_once: bool = Fal
                 solver=solver,
                 sync=Sync(*message["sync"]),
             )
-            _note_common_(workers, spans, sent[: len(spans)])
-            for rows, after in zip(chain(*columns), sent, strict=True):
+            _note_common_(workers, spans, sent)
+            for rows, after in zip(params, sent, strict=True):
                 rows.add_(after)
+            workers.buffers[:, counters] += since
             del workers.pending[part]
+
+
+def _counters(plan: Plan, part: int) -> list[int]:
+    """The columns of a part's buffers that hold whole numbers."""
+    spans = plan.buffer_parts[part]
+    return [at for at in plan.counters if any(start <= at < stop for start, stop in spans)]
 
 
 def settle_(
@@ -208,7 +225,8 @@ def redistribute_(
     """
     arrive_(workers, plan, solver, at_once=True)
     if who.redistribution == "average":
-        settle_(workers, plan, solver, reduce)
+        apart = abilities(solver).keeps_apart
+        settle_(workers, plan, only_averaging(solver) if apart else solver, reduce, all_parts=apart)
     elif who.redistribution == "permute":
         # The models stay in their rows: it is the data that each row reads that changes.
         due = _just_averaged(workers, reduce)

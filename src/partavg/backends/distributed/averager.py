@@ -17,14 +17,13 @@ from partavg.backends.distributed.module_row import ModuleRow
 from partavg.backends.distributed.on_optimizer import (
     correct_gradients_,
     correct_parameters_,
-    only_averaging,
     rate_of,
 )
 from partavg.backends.rank_failure import RollCall
-from partavg.core.abilities import abilities
+from partavg.core.abilities import abilities, step_weight
 from partavg.core.average import collect, deliver_, reduced
 from partavg.core.exchange import arrive_, average_, send, settle_
-from partavg.core.mean import Mean
+from partavg.core.mean import Mean, only_averaging
 from partavg.core.partition import Partition
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
@@ -54,7 +53,7 @@ class Averager:
             inside,
             rolls,
         )
-        self._abilities = abilities(solver)
+        self._abilities, self._weigh = abilities(solver), step_weight(solver)
         self._loss: Tensor | None = None
         current.prepare_(row)
         self._hooks: list[RemovableHandle] = []
@@ -98,8 +97,7 @@ class Averager:
             correct_parameters_(row, self._solver, rate)
         row.step += 1
         row.taken += 1
-        row.steps += 1
-        row.lr_sum += rate
+        row.count_(rate, weigh=self._weigh)
         with self._talking():
             self._average_inside()
             self._average_due()
