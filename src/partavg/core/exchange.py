@@ -1,6 +1,6 @@
 """Exchange between workers: averaging parts, now or on their way, and handing models over."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from itertools import accumulate
 
@@ -131,19 +131,30 @@ def _note_common_(workers: Workers, spans: Sequence[Span], params: Views) -> Non
             workers.common[start:stop] = rows[0]
 
 
-def arrive_(workers: Workers, plan: Plan, solver: Solver, *, at_once: bool = False) -> None:
+def arrive_(
+    workers: Workers,
+    plan: Plan,
+    solver: Solver,
+    *,
+    at_once: bool = False,
+    averaged_again: Collection[int] = (),
+) -> None:
     """Apply the averages that arrive with this step: x ← u + (x now − x when it was sent).
 
     Buffers are what was averaged, without what happened since: the difference of two variances is
-    none, and with it one could turn negative. Only whole numbers count on.
+    none, and with it one could turn negative. Only whole numbers count on. The buffers of
+    parts that are `averaged_again` at once do not become what is older.
     """
     for part, message in list(workers.pending.items()):
         if at_once or message["arrives"] <= workers.step:
             spans, counters = plan.partition.parts[part], _counters(plan, part)
             params, buffers = workers.columns(spans, plan.buffer_parts[part])
+            if part in averaged_again:
+                counters, buffers = [], [rows.clone() for rows in buffers]
             sent = message["sent"][: len(spans)]
-            now = workers.buffers[:, counters]
-            since = now - message.get("counted", now)  # 0.2 did not know of it
+            since = workers.buffers[:, counters]
+            if counters:
+                since = since - message.get("counted", since)  # 0.2 did not know of it
             for rows, before in zip(params, sent, strict=True):
                 rows.sub_(before)
             deliver_(
@@ -170,21 +181,25 @@ def _counters(plan: Plan, part: int) -> list[int]:
 
 
 def settle_(
-    workers: Workers, plan: Plan, solver: Solver, reduce: Reduce = alone, *, all_parts: bool = False
+    workers: Workers, plan: Plan, solver: Solver, reduce: Reduce = alone, *, plainly: bool = False
 ) -> None:
     """Average all that was not averaged after the last step: then all workers are the same.
 
-    Where averaging leaves workers apart, the parts averaged after the last step must be again.
+    If `plainly` without the solver's outer step, and without what keeps workers apart: then the
+    parts averaged after the last step must be again.
     """
-    arrive_(workers, plan, solver, at_once=True)
-    due = [] if all_parts else _just_averaged(workers, reduce)
+    apart = plainly and abilities(solver).keeps_apart
+    due = [] if apart else _just_averaged(workers, reduce)
+    rest = [part for part in range(len(plan.partition.parts)) if part not in due]
+    arrive_(workers, plan, solver, at_once=True, averaged_again=rest)
+    if plainly:
+        solver = only_averaging(solver)
     known = {span for part in due for span in plan.buffer_parts[part]}
     before = workers.bytes
-    for part in range(len(plan.partition.parts)):
-        if part not in due:
-            fresh = tuple(span for span in plan.buffer_parts[part] if span not in known)
-            known.update(fresh)
-            average_(workers, part, plan, solver, reduce, buffers=fresh, exact=True)
+    for part in rest:
+        fresh = tuple(span for span in plan.buffer_parts[part] if span not in known)
+        known.update(fresh)
+        average_(workers, part, plan, solver, reduce, buffers=fresh, exact=True)
     workers.messages += workers.bytes > before
 
 
@@ -223,11 +238,10 @@ def redistribute_(
 
     What was averaged after the last step is known to all already and costs nothing again.
     """
-    arrive_(workers, plan, solver, at_once=True)
     if who.redistribution == "average":
-        apart = abilities(solver).keeps_apart
-        settle_(workers, plan, only_averaging(solver) if apart else solver, reduce, all_parts=apart)
-    elif who.redistribution == "permute":
+        settle_(workers, plan, solver, reduce, plainly=abilities(solver).keeps_apart)
+    arrive_(workers, plan, solver, at_once=True)
+    if who.redistribution == "permute":
         # The models stay in their rows: it is the data that each row reads that changes.
         due = _just_averaged(workers, reduce)
         known = {span for part in due for span in plan.buffer_parts[part]}

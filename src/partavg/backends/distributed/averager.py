@@ -23,7 +23,7 @@ from partavg.backends.rank_failure import RollCall
 from partavg.core.abilities import abilities, step_weight
 from partavg.core.average import collect, deliver_, reduced
 from partavg.core.exchange import arrive_, average_, send, settle_
-from partavg.core.mean import Mean, only_averaging
+from partavg.core.mean import Mean
 from partavg.core.partition import Partition
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
@@ -111,15 +111,9 @@ class Averager:
     def consensus(self) -> None:
         """Give all ranks the averaged model u; all must call it after the same step."""
         with self._talking(leaving=True):
-            arrive_(self._row, self._current.plan, self._solver, at_once=True)
             self._meet()
-            settle_(
-                self._row,
-                self._current.plan,
-                only_averaging(self._solver),
-                self._collective,
-                all_parts=self._abilities.keeps_apart,
-            )
+            plan = self._current.plan
+            settle_(self._row, plan, self._solver, self._collective, plainly=True)
 
     def detach(self) -> None:
         """Let the optimizer be as it was."""
