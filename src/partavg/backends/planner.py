@@ -42,6 +42,7 @@ class Planner:
     rows: slice = field(default_factory=lambda: slice(None))
     swap: Swap = swap_
     aggregate: Aggregate = weighted_sum
+    counters: tuple[int, ...] = ()
 
     def __call__(self, schedule: Schedule) -> Plan:
         """A plan; a delay that does not fit a shorter interval is shortened."""
@@ -62,6 +63,7 @@ class Planner:
             self.swap,
             self.aggregate,
             self.seed,
+            self.counters,
         )
 
     def _buffer_parts(self, partition: Partition) -> tuple[tuple[Span, ...], ...]:

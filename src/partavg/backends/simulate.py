@@ -176,7 +176,9 @@ class Simulation:
             self._model.buffers,
             partition,
             buffers,
-            client_weights(weights, split).to(self._device, self._model.dtype),
+            client_weights(weights, split).to(
+                self._device, average.accumulating(self._model.dtype)
+            ),
             participation,
             pace,
             delay,
@@ -184,6 +186,7 @@ class Simulation:
             own_workers(self._processes, self.active),
             self._processes.swap(len(split), self.active),
             aggregate,
+            self._model.counters,
         )
         self._current = CurrentPlan(schedule, adapt, planner)
 
@@ -369,7 +372,7 @@ class Simulation:
         """The weighted mean of the workers' losses."""
         if self._mean[0] is not losses:  # an interval that adapts has seen it already
             weights = self._current.plan.all_weights_at(max(1, self.workers.step))
-            self._mean = losses, weights @ losses
+            self._mean = losses, weights @ losses.to(weights.dtype)
         return self._mean[1]
 
     def largest(self) -> Float[Tensor, "m"]:

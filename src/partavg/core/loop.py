@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from partavg.core.abilities import step_weight
 from partavg.core.average import Reduce, alone
 from partavg.core.exchange import arrive_, average_, redistribute_
 from partavg.core.plan import Plan
@@ -84,6 +85,7 @@ def train(
     Between two records the caller may evaluate, save `workers`, or stop. `Simulation.train` calls
     it with all that it needs; call it yourself with an engine or batches of your own.
     """
+    weigh = step_weight(solver)
     for step in range(workers.step + 1, until + 1):
         if plan.participation and plan.participation.changes(step):
             watch("redistribution")
@@ -105,8 +107,7 @@ def train(
             watch("engine")
         if resting:
             workers.buffers[resting[0]] = resting[1]
-        workers.steps += moves
-        workers.lr_sum += rate * moves
+        workers.count_(rate, moves, weigh)
         workers.step = step
         watch("averaging")
         due = plan.schedule(step)

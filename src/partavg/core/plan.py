@@ -38,6 +38,8 @@ class Plan:
     """What becomes of the workers' messages."""
     seed: int = 0
     """From which an Aggregate draws."""
+    counters: tuple[int, ...] = ()
+    """Columns of the buffers that hold whole numbers, which count on while averages are late."""
 
     def weights_at(self, step: int) -> Float[Tensor, "m"]:
         """p_i of the workers that train here at a step."""

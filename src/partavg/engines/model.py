@@ -6,13 +6,16 @@ from contextlib import contextmanager
 from itertools import pairwise
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from partavg.core.average import accumulating
 from partavg.core.layout import Layout
 from partavg.engines.dropout import KeyedDropout
 from partavg.engines.unfused_lstm import UnfusedLSTM
+
+_EXACT = 0.5  # of the whole numbers that a type holds, those that averaging does not round
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) of one worker -> a scalar, for example torch.nn.functional.cross_entropy."""
@@ -23,8 +26,10 @@ class RowModel:
 
     The module given is copied and never changed. Frozen parameters and buffers that are no part
     of its state dict stay inside the copy, shared by all workers. All other buffers, of any dtype,
-    are carried in rows of the parameters' dtype. A module given in evaluation mode is trained in
-    training mode; parts of it that are in evaluation mode by themselves stay so.
+    are carried in rows of the parameters' dtype, or of float32 where that is coarser. Whole numbers
+    are carried as what they have grown by since the start: what stays the same is exact however
+    large it is. A module given in evaluation mode is trained in training mode; parts of it that
+    are in evaluation mode by themselves stay so.
 
     >>> model = RowModel(nn.Linear(3, 2), nn.functional.mse_loss, torch.device("cpu"))
     >>> model.params.names, model.params.size, model.buffers.size
@@ -43,21 +48,40 @@ class RowModel:
         self.params = Layout.of(trainable)
         self.buffers = Layout.of(buffers)
         self.dtype = next(iter(trainable.values())).dtype
-        self._foreign = {k: b.dtype for k, b in buffers.items() if b.dtype != self.dtype}
+        kind = accumulating(self.dtype)
+        self._foreign = {k: b.dtype for k, b in buffers.items() if b.dtype != kind}
+        self._whole = {k: b.to(torch.int64, copy=True) for k, b in buffers.items() if _is_whole(b)}
+        self._most_counted = _EXACT / torch.finfo(kind).eps
         own = dict(self._module.named_parameters())
         self._parameters = [own[name] for name in trainable]
         self._homes = {name: _homes(self._module, buffer) for name, buffer in buffers.items()}
         with torch.no_grad():
             self._start = (
                 self.params.flatten(own, self.dtype).to(device),
-                self.buffers.flatten(buffers, self.dtype).to(device),
+                self.buffers.flatten(
+                    {name: self._carried(name, buffer) for name, buffer in buffers.items()}, kind
+                ).to(device),
             )
         for name in self._foreign:
-            if not torch.equal(self._native(name, buffers[name].to(self.dtype)), buffers[name]):
+            carried = self._carried(name, buffers[name]).to(kind)
+            if not torch.equal(self._native(name, carried), buffers[name]):
                 raise ValueError(
                     f"buffer {name!r} of {buffers[name].dtype} cannot be carried exactly in "
-                    f"{self.dtype} rows: register it with persistent=False, or use double()"
+                    f"{kind} rows: register it with persistent=False, or use double()"
                 )
+
+    def whole_numbers(self) -> Int[Tensor, "_"]:
+        """Those that the module was given with, which rows do not hold."""
+        start = self._start[1].new_empty(0, dtype=torch.int64)
+        return torch.cat([start, *(number.flatten() for number in self._whole.values())])
+
+    @property
+    def counters(self) -> tuple[int, ...]:
+        """The columns of the buffers that hold whole numbers."""
+        places = zip(self.buffers.names, self.buffers.starts, self.buffers.sizes, strict=True)
+        return tuple(
+            at for name, start, n in places if name in self._whole for at in range(start, start + n)
+        )
 
     @property
     def skeleton(self) -> nn.Module:
@@ -89,7 +113,7 @@ class RowModel:
         yield self._module, self._parameters
         after = dict(self._module.named_buffers())
         for name, view in views.items():
-            view.copy_(after[name].detach())
+            view.copy_(self._carried(name, after[name].detach()))
 
     def loss(
         self,
@@ -105,10 +129,12 @@ class RowModel:
         tensors = {f"module.{name}": value for name, value in {**params, **native}.items()}
         with UnfusedLSTM(), KeyedDropout(key):
             outputs, after = functional_call(self._probe, tensors, (inputs,))
-            return self.criterion(outputs, targets), {name: after[name] for name in native}
+            carried = {name: self._carried(name, after[name]) for name in native}
+            return self.criterion(outputs, targets), carried
 
     def module(self, params: Float[Tensor, "d"], buffers: Float[Tensor, "b"]) -> nn.Module:
         """A copy of the module that holds one row, in evaluation mode."""
+        self._check_counted(buffers)
         with torch.no_grad(), self.holding(params, buffers.clone()) as (module, _):
             return copy.deepcopy(module).eval()
 
@@ -119,6 +145,7 @@ class RowModel:
         other = copy.deepcopy(self)
         modes = [(part, part.training) for part in other.skeleton.modules()]
         for row in zip(params, buffers, strict=True):
+            self._check_counted(row[1])
             with torch.no_grad(), other.holding(*(tensor.clone() for tensor in row)) as (module, _):
                 yield module.eval()
             for part, training in modes:
@@ -128,7 +155,27 @@ class RowModel:
         dtype = self._foreign.get(name)
         if dtype is None:
             return value
-        return (value if dtype.is_floating_point else value.round()).to(dtype)
+        if name in self._whole:
+            value = value.round().to(torch.int64) + self._whole[name]
+        return value.to(dtype)
+
+    def _carried(self, name: str, value: Tensor) -> Tensor:
+        """A buffer as it stands in a row: whole numbers by what they have grown."""
+        return value.to(torch.int64) - self._whole[name] if name in self._whole else value
+
+    def _check_counted(self, buffers: Float[Tensor, "b"]) -> None:
+        """Raise a ValueError if whole numbers have grown beyond what is averaged exactly."""
+        for name, grown in self.buffers.views(buffers).items() if self._whole else ():
+            if name in self._whole and bool((grown.abs() >= self._most_counted).any()):
+                raise ValueError(
+                    f"buffer {name!r} has changed by {self._most_counted:,.0f} or more, and rows "
+                    f"of {buffers.dtype} cannot count on exactly: use double(), or register it "
+                    f"with persistent=False"
+                )
+
+
+def _is_whole(buffer: Tensor) -> bool:
+    return not (buffer.is_floating_point() or buffer.is_complex())
 
 
 def _homes(module: nn.Module, buffer: Tensor) -> list[tuple[nn.Module, str]]:

@@ -184,6 +184,12 @@ class Settings:
                     f"two exchanges: clients can change only there"
                 )
         made = build.solver(self.config)
+        if who.redistribution == "average" and abilities(made).keeps_apart:
+            raise ValueError(
+                f"solver.name = {self.config.solver.name!r} keeps clients apart, and "
+                f"participation.redistribution = 'average' makes them the same: use permute, or "
+                f"solver.keep = 0"
+            )
         changing = shared_names(made) - set(abilities(made).constant)
         if who.redistribution == "none" and changing:
             raise ValueError(
