@@ -42,6 +42,7 @@ from partavg.data.dataset import Samples
 from partavg.engines.choose import choose
 from partavg.engines.fused.precision import Precision
 from partavg.engines.model import Loss, RowModel
+from partavg.engines.trainable import check_types
 from partavg.evaluation import Counts, Evaluation, count, recompute_statistics_
 from partavg.solvers.sgd import SGD
 
@@ -113,6 +114,7 @@ class Simulation:
         device: str | torch.device = "cpu",
         processes: Processes | None = None,
     ) -> None:
+        check_types(model, loss)
         self._processes = processes or OneProcess()
         self._device = torch.device(device)
         self._samples = Samples(*(tensor.to(self._device) for tensor in samples))
