@@ -269,13 +269,13 @@ def classification_with(partition: str) -> Simulation:
 
 
 class Fickle(nn.Module):
-    """Changes its parameters, and a buffer that is no part of a row, whenever it is called."""
+    """Changes its parameters and a buffer whenever it is called."""
 
     def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.Embedding(5, 3, max_norm=0.1)
         self.norm = nn.BatchNorm1d(3)
-        self.register_buffer("calls", torch.zeros(1), persistent=False)
+        self.register_buffer("calls", torch.zeros(1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.calls += 1

@@ -52,6 +52,7 @@ from partavg.data.dataset import Samples
 from partavg.engines.choose import Choice, choose
 from partavg.engines.fused.precision import Precision
 from partavg.engines.model import Loss, RowModel
+from partavg.engines.trainable import check_types
 from partavg.evaluation import Counts, Evaluation, count, recompute_statistics_
 from partavg.solvers.sgd import SGD
 
@@ -123,6 +124,7 @@ class Simulation:
         device: str | torch.device = "cpu",
         processes: Processes | None = None,
     ) -> None:
+        check_types(model, loss)
         self._processes = processes or OneProcess()
         self._device = torch.device(device)
         self.samples = Samples(*(tensor.to(self._device) for tensor in samples))

@@ -1,15 +1,17 @@
 """The one training loop: a local step on every worker, then average the parts that are due."""
 
 from collections.abc import Callable, Iterable, Iterator
+from operator import itemgetter
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from partavg.core.abilities import step_weight
 from partavg.core.average import Reduce, alone
 from partavg.core.exchange import arrive_, average_, redistribute_
+from partavg.core.inputs import Inputs, each
 from partavg.core.plan import Plan
 from partavg.core.solver import Solver, Step
 from partavg.core.workers import Workers
@@ -18,9 +20,25 @@ from partavg.core.workers import Workers
 class Batch(NamedTuple):
     """One mini-batch for every worker, and a key per worker for all that is random in a step."""
 
-    inputs: Shaped[Tensor, "m n *x"]
-    targets: Shaped[Tensor, "m n *y"]
+    inputs: Inputs
+    """Tensors of shape [m, n, …], n samples for each of m workers."""
+    targets: Inputs
+    """Likewise."""
     keys: Int[Tensor, "m"]
+
+    def each(self, function: Callable[[Tensor], Tensor]) -> "Batch":
+        """The same batch with a function applied to every tensor."""
+        inputs, targets = each(function, self.inputs), each(function, self.targets)
+        return Batch(inputs, targets, function(self.keys))
+
+    def some(self, rows: slice) -> "Batch":
+        """The mini-batches of some workers."""
+        return self.each(itemgetter(rows))
+
+    def one(self, row: int) -> tuple[Inputs, Inputs, Int[Tensor, ""]]:
+        """The inputs, targets and key of one worker."""
+        own = itemgetter(row)
+        return each(own, self.inputs), each(own, self.targets), self.keys[row]
 
 
 class Gradients(NamedTuple):
