@@ -21,6 +21,7 @@ Kind = Literal["result", "spread", "cost"]
 
 When = Literal["step", "round", "end"]
 Chart = Literal["none", "plain", "log"]
+Better = Literal["higher", "lower", "neither"]
 
 UNITS = {"%": 100.0, "MB": 1e-6}
 """What a value is multiplied by to be shown in a unit; in any other it is shown as it is."""
@@ -71,6 +72,8 @@ class Metric:
     """A curve against the step; whether a logarithmic scale may be asked for."""
     progress: str = ""
     """How progress shows it, for example "loss {:.3f}"; empty is not at all."""
+    better: Better = "neither"
+    """Which of two values is the better one; runs are not compared by one that does not say."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z]\w*", self.key, re.ASCII):
@@ -82,7 +85,7 @@ class Metric:
                 raise ValueError(
                     f"metric {self.key!r} cannot be summarized by {take!r}: use {', '.join(TAKES)}"
                 )
-        for name, known in (("kind", Kind), ("when", When), ("chart", Chart)):
+        for name, known in (("kind", Kind), ("when", When), ("chart", Chart), ("better", Better)):
             if getattr(self, name) not in get_args(known):
                 given, choices = getattr(self, name), ", ".join(get_args(known))
                 raise ValueError(f"metric {self.key!r} has {name} {given!r}: use {choices}")

@@ -30,6 +30,20 @@ def is_extra(key: str) -> bool:
     return key not in _OWN
 
 
+def main_metric(summaries: Iterable[Row], asked: Sequence[Metric] = ()) -> Metric | None:
+    """The metric that runs are compared by: the first that all have and that says what is better.
+
+    Those that were asked for come first, as they were listed, then accuracy, test and training
+    loss; None where there is none.
+    """
+    each = list(summaries)
+    usual = [METRICS[key] for key in ("accuracy", "test_loss", "train_loss")]
+    for metric in (*asked, *usual):
+        if each and metric.better != "neither" and all(metric.key in summary for summary in each):
+            return metric
+    return None
+
+
 def summarize(rows: Sequence[Row], ended: Row) -> Row:
     """What a summary says of a run, from its rows and what was measured at its end."""
     found: list[tuple[Metric, Row]] = []
@@ -125,15 +139,15 @@ METRICS = MetricNames("metric", {
         Metric("discrepancy_parts", _discrepancy_parts, kind="spread", summary=(), chart="none"),
         Metric("accuracy", lambda at: at.on_test.accuracy if at.evaluates else None, "Accuracy",
                "Averaged model u_k on the test set, %", unit="%", column="accuracy %", form=".2f",
-               progress="acc {:.1f}%"),
+               progress="acc {:.1f}%", better="higher"),
         Metric("test_loss", lambda at: at.on_test.loss if at.evaluates else None, "Test loss",
-               "Averaged model u_k on the test set", chart="log"),
+               "Averaged model u_k on the test set", chart="log", better="lower"),
         *_locals(),
         Metric("loss_smallest_local", _smallest_local, when="round", summary=(), chart="none"),
         Metric("loss_global", lambda at: at.simulation.evaluate(at.round_samples).loss,
                when="round", summary=(), chart="none"),
         Metric("train_loss", lambda at: at.on_train.loss if at.train else None, when="end",
-               column="training loss", form=".3f", chart="none"),
+               column="training loss", form=".3f", chart="none", better="lower"),
         Metric("discrepancy_due", None, "Discrepancy of the part that is due",
                "Federated: just before it is averaged", kind="spread", summary=(), chart="log"),
         Metric("seconds", lambda at: round(at.seconds, 3), "Seconds per exchange",
