@@ -22,6 +22,7 @@ from torch import Tensor
 
 from partavg.backends.simulate import Simulation
 from partavg.config import Metrics
+from partavg.evaluation import Asked
 from partavg.folder import RunFolder
 from partavg.metrics.meter import Meter
 from partavg.metrics.metric import Row
@@ -204,22 +205,21 @@ def follow(
     test: tuple[Tensor, Tensor] | None = None,
     every: int = 10,
     name: str = "run",
-    metrics: Sequence[str] = (),
+    metrics: Asked = (),
     sinks: Sequence[Sink] = (),
 ) -> Table:
     """Train up to step `until` and show it as it goes: loss, discrepancy, accuracy on `test`.
 
     They are measured `every` so many steps and at the end, and returned as a table of that name;
-    `metrics` names more of them. In a notebook a bar and figures grow in place, in a terminal it is
-    a bar, elsewhere lines; `sinks` get the same rows.
+    `metrics` lists more: names, functions of (outputs, targets), Metrics. In a notebook a bar and
+    figures grow in place, in a terminal it is a bar, elsewhere lines; `sinks` get the same rows.
     """
     if every < 1:
         raise ValueError(f"measuring every {every} steps makes no sense: use 1 or more")
-    for metric in metrics:
-        METRICS.find(metric)
-    options = Metrics(evaluate_every=1, discrepancy_every=1, extra=tuple(metrics))
-    meter = Meter(simulation, options, until, test=test)
-    about = RunInfo(name, until, simulation.workers.step)
+    asked = METRICS.asked(metrics)
+    options = Metrics(evaluate_every=1, discrepancy_every=1)
+    meter = Meter(simulation, options, until, test=test, asked=asked)
+    about = RunInfo(name, until, simulation.workers.step, metrics=asked)
     rows: list[Row] = []
     with _display(rows) as shown, Feed([shown, *sinks], about) as feed:
         for record in simulation.train(until, meter.watch):
@@ -228,7 +228,7 @@ def follow(
             rows.append(meter.measure(record).row())
             feed.take(rows[-1])
         if rows:
-            feed.end({"steps": until, **summarize(rows, {})})
+            feed.end({"steps": until, **summarize(rows, {}, asked)})
     return Table(rows, name)
 
 
@@ -266,7 +266,7 @@ class _Cell:
 
     def begin(self, about: RunInfo) -> None:
         """Begin to show a run."""
-        self._label, self._steps = about.label, about.steps
+        self._label, self._steps, self._status = about.label, about.steps, Status(about.metrics)
 
     def end(self, summary: Row | None) -> None:
         """Leave what is shown."""

@@ -147,6 +147,8 @@ class Run:
             self.folder.write_start(self.config, self.engine_reason, self.processes.size)
         elif not self.folder.environment_path.exists():  # killed right after the config was written
             self.folder.write_environment(self.config, self.engine_reason, self.processes.size)
+        if not self.folder.shown_path.exists():
+            self.folder.write_metrics(self._meter.asked)
         if not self.folder.split_path.exists():
             self.folder.write_split(build.label_counts(self.config, data))
 
@@ -196,6 +198,7 @@ class Run:
             self.step,
             settings(self.config),
             self.folder.path,
+            self._meter.asked,
         )
 
     def _finish(self) -> Row:
@@ -212,7 +215,7 @@ class Run:
         summary = {
             "steps": self.step,
             "scale": self.config.training.scale,
-            **summarize(list(self.folder.rows()), ended),
+            **summarize(list(self.folder.rows()), ended, self._meter.asked),
         }
         write_json(self.folder.summary_path, summary)
         checkpoint.keep(self.folder.checkpoints, int(self.config.checkpoints.final))

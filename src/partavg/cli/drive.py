@@ -16,7 +16,7 @@ from partavg.compare import PlannedRun
 from partavg.config import Config
 from partavg.data.dataset import Dataset
 from partavg.folder import RunFolder
-from partavg.metrics.meter import MetricFailed
+from partavg.metrics import MetricFailed
 from partavg.metrics.metric import Row
 from partavg.run import Diverged, Run
 from partavg.sinks.progress import Display
