@@ -11,6 +11,7 @@ from partavg.comparison import StartedRun
 from partavg.config import create
 from partavg.core.schedule import Schedule
 from partavg.data.root import root
+from partavg.evaluation import Asked
 from partavg.folder import RunFolder, next_folder
 from partavg.metrics.moment import Samples
 from partavg.notebook import Comparison, Results, Table, load_run, shown_here
@@ -32,7 +33,7 @@ def follow(
     test: Samples | None = None,
     every: int = 10,
     name: str = "run",
-    metrics: Sequence[str] = (),
+    metrics: Asked = (),
     sinks: Sequence[Sink] = (),
     out: str | Path | None = None,
     resume: bool = False,
@@ -44,8 +45,9 @@ def follow(
     """Train up to step `until` and show it as it goes: loss, discrepancy, accuracy on `test`.
 
     They are measured `every` so many steps and at the end, and returned as a table of that name;
-    `metrics` names more of them. In a notebook a bar and figures grow in place, in a terminal it is
-    a bar, elsewhere lines; `sinks` get the same rows. Training that diverges raises `Diverged`.
+    `metrics` lists more: names, functions of (outputs, targets), Metrics. In a notebook a bar and
+    figures grow in place, in a terminal it is a bar, elsewhere lines; `sinks` get the same rows.
+    Training that diverges raises `Diverged`.
 
     `out` is a run folder like those of the command line, with checkpoints and a report; with
     `resume` what is there goes on, to the same numbers. `stop` is asked after every row whether to
@@ -85,7 +87,7 @@ def compare(
     seeds: int | Sequence[int] = 1,
     test: Samples | None = None,
     every: int = 10,
-    metrics: Sequence[str] = (),
+    metrics: Asked = (),
     sinks: Sequence[Sink] = (),
     out: str | Path | None = None,
     resume: bool = False,

@@ -8,7 +8,7 @@ from statistics import mean, stdev
 
 from partavg.config import Config
 from partavg.folder import RunFolder
-from partavg.metrics.metric import Row, number
+from partavg.metrics.metric import Metric, Row, distinct, number
 from partavg.recipe import Recipe
 
 SCHEMES = ("periodic", "partial", "synchronous")
@@ -123,6 +123,8 @@ class Result:
 
     scheme: str
     summaries: tuple[Row, ...]
+    metrics: tuple[Metric, ...] = ()
+    """Those that the runs were asked for."""
 
     def values(self, key: str, scale: float = 1.0) -> list[float]:
         """One number of each summary that has it."""
@@ -143,17 +145,17 @@ class Result:
 
 def results(entries: Sequence[StartedRun]) -> list[Result]:
     """The results of the finished runs of a comparison, scheme by scheme."""
-    schemes = dict.fromkeys(entry.scheme for entry in entries)
+    found: dict[str, list[RunFolder]] = {entry.scheme: [] for entry in entries}
+    for entry in entries:
+        if entry.folder.finished:
+            found[entry.scheme].append(entry.folder)
     return [
         Result(
             scheme,
-            tuple(
-                entry.folder.summary()
-                for entry in entries
-                if entry.scheme == scheme and entry.folder.finished
-            ),
+            tuple(folder.summary() for folder in folders),
+            tuple(distinct(metric for folder in folders for metric in folder.metrics())),
         )
-        for scheme in schemes
+        for scheme, folders in found.items()
     ]
 
 

@@ -102,8 +102,8 @@ class Metrics:
     round_losses_samples: Annotated[int, Ge(0)] = 0
     timings: bool = False
     tensorboard: bool = False
-    extra: tuple[str, ...] | None = None
-    """Metrics from outside."""
+    extra: tuple[Component, ...] | None = None
+    """More metrics, with their options."""
     sinks: tuple[str, ...] | None = None
     """Where the metrics go beside metrics.jsonl."""
 

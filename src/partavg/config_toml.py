@@ -5,7 +5,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, Field, asdict, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from typing import Any, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -14,8 +14,8 @@ from pydantic.errors import PydanticSchemaGenerationError
 from partavg.config import COMPONENTS, Component, Config
 from partavg.core.partition import PARTITIONS
 from partavg.core.solver import Solver
-from partavg.metrics.table import METRICS, is_extra
-from partavg.registry import check_name, suggestion
+from partavg.metrics.table import METRICS
+from partavg.registry import Names, suggestion
 from partavg.sinks import SINKS
 from partavg.solvers import SOLVERS
 
@@ -33,23 +33,16 @@ def parse(table: TomlTable) -> Config:
         values = table.get(name, {})
         if not isinstance(values, Mapping):
             raise ValueError(f"{name} = {values!r} is not a section: write [{name}], keys below it")
-        component = cls is Component
-        sections[name] = _component(values, name, name) if component else section(values, cls, name)
+        if cls is Component:
+            sections[name] = _component(values, *COMPONENTS[name], name)
+        else:
+            sections[name] = section(_with_metrics(values, name), cls, name)
     config = Config(**sections)
     training, averaging = config.training, config.averaging
     PARTITIONS.find(averaging.partition, "averaging.partition")
-    for name in config.metrics.extra or ():
-        if not is_extra(name):
-            raise ValueError(
-                f"metrics.extra = {name!r} comes with the package: leave it out, other keys of "
-                f"[metrics] say how often it is measured"
-            )
-        extra = filter(is_extra, METRICS)
-        check_name("metrics.extra", name, [*extra], "add it with partavg.register")
+    METRICS.asked(config.metrics.extra or ())
     for name in config.metrics.sinks or ():
         SINKS.find(name, "metrics.sinks")
-    if config.checkpoints.best:
-        METRICS.find(config.checkpoints.best, "checkpoints.best")
     if averaging.parts is None:
         parts = 1 if averaging.partition == "whole" else averaging.interval
         averaging = replace(averaging, parts=parts)
@@ -105,7 +98,9 @@ def _flat(section: Any) -> dict[str, Any]:
     """The keys of a section as a recipe has them."""
     if isinstance(section, Component):
         return {"name": section.name, **section.options}
-    return dict(section) if isinstance(section, Mapping) else asdict(section)
+    if isinstance(section, Mapping):
+        return dict(section)
+    return {field.name: getattr(section, field.name) for field in fields(section)}
 
 
 def differences(one: Config, other: Config) -> list[str]:
@@ -132,10 +127,32 @@ def section(table: TomlTable, cls: type, name: str) -> Any:
     return cls(**{key: _value(hints[key], v, f"{name}.{key}") for key, v in table.items()})
 
 
-def _component(table: TomlTable, kind: str, path: str) -> Component:
-    names, default = COMPONENTS[kind]
+def _with_metrics(values: TomlTable, name: str) -> TomlTable:
+    """The section of metrics with those that it lists as components; any other as it is."""
+    if name != "metrics" or not isinstance(listed := values.get("extra"), list | tuple):
+        return values
+    return {**values, "extra": [_metric(metric) for metric in listed]}
+
+
+def _metric(given: Any) -> Component:
+    """A metric that is listed by its name, or in a table with its options and perhaps a key."""
+    table = {"name": given} if isinstance(given, str) else given
+    if not isinstance(table, Mapping) or "name" not in table:
+        raise ValueError(
+            f"metrics.extra holds {_toml(given)}: give a name, or "
+            f'{{name = "top_k", k = 3}} to give options'
+        )
+    METRICS.find(_value(str, table["name"], "metrics.extra.name"), "metrics.extra")
+    key = {"key": _value(str, table["key"], "metrics.extra.key")} if "key" in table else {}
+    others = {option: value for option, value in table.items() if option != "key"}
+    found = _component(others, METRICS, "", "metrics.extra")
+    return Component(found.name, {**key, **found.options})
+
+
+def _component(table: TomlTable, names: Names[Any], default: str, path: str) -> Component:
     name = _value(str, table.get("name", default), f"{path}.name")
-    known = _options(names.find(name, f"{path}.name"), f"{path}.name = {name!r}")
+    found: Any = names.code(names.find(name, f"{path}.name"))
+    known = _options(found, f"{path}.name = {name!r}")
     given = {key: value for key, value in table.items() if key != "name"}
     _check_keys(given, {"name": None, **known}, f"{path}.")
     options = {
@@ -169,7 +186,7 @@ def _nested(table: Any, option: inspect.Parameter, path: str) -> Component:
         raise ValueError(
             f"{path}.name is not given, and what the solver takes by itself is not {usual}: name it"
         )
-    component = _component(table, "solver", path)
+    component = _component(table, *COMPONENTS["solver"], path)
     usable = _usable(option.annotation)
     if component.name not in usable:
         raise ValueError(
@@ -184,7 +201,7 @@ def _options(builder: Callable[..., Any], what: str) -> dict[str, inspect.Parame
         parameters = inspect.signature(builder, eval_str=True).parameters
     except Exception as error:
         raise ValueError(f"{what} has options that cannot be read: {error}") from None
-    if is_dataclass(builder):
+    if isinstance(builder, type) and is_dataclass(builder):
         found = {f.name: _with_default(parameters[f.name], f) for f in fields(builder) if f.init}
     else:
         found = {k: p for k, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
@@ -241,7 +258,8 @@ def _check_keys(table: TomlTable, known: Iterable[str], prefix: str) -> None:
 
 def _toml(value: Any) -> str:
     if isinstance(value, tuple | list):
-        return f"[{', '.join(map(_toml, value))}]"
+        plain = (x.name if isinstance(x, Component) and not x.options else x for x in value)
+        return f"[{', '.join(map(_toml, plain))}]"
     if isinstance(value, Component):
         return _toml({key: v for key, v in _flat(value).items() if v is not None})
     if isinstance(value, dict):

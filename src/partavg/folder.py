@@ -4,7 +4,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -15,6 +15,7 @@ import torch
 from partavg import checkpoint
 from partavg.config import Config
 from partavg.config_toml import differences, parse
+from partavg.metrics.metric import Metric
 from partavg.metrics.metric import Row as Row
 from partavg.recipes.files import read
 from partavg.sinks.tensorboard import FOLDER
@@ -30,6 +31,7 @@ class RunFolder:
         self.path = path
         self.config_path = path / "config.toml"
         self.metrics_path = path / "metrics.jsonl"
+        self.shown_path = path / "metrics.json"
         self.summary_path = path / "summary.json"
         self.environment_path = path / "environment.json"
         self.split_path = path / "split.json"
@@ -101,7 +103,7 @@ class RunFolder:
         """Remove what an old run left here; write the config and environment of a new one."""
         self.path.mkdir(parents=True, exist_ok=True)
         old = (self.summary_path, self.config_path, self.model_path, self.metrics_path)
-        shown = (self.split_path, self.report_path, *self.scalars.glob("events.*"))
+        shown = (self.shown_path, self.split_path, self.report_path, *self.scalars.glob("events.*"))
         for path in (*old, *shown, self.best_path, *self.checkpoints.glob("step-*.pt")):
             path.unlink(missing_ok=True)
         write_text(self.config_path, config)
@@ -110,6 +112,24 @@ class RunFolder:
     def write_environment(self, about: Row) -> None:
         """Write down what makes the numbers: the machine, and what is known `about` the run."""
         write_json(self.environment_path, environment() | about)
+
+    def write_metrics(self, asked: Sequence[Metric]) -> None:
+        """Write how metrics that were asked for are shown, for readers without their code."""
+        if asked:
+            write_json(self.shown_path, {metric.key: metric.appearance() for metric in asked})
+
+    def metrics(self) -> list[Metric]:
+        """The metrics that this run was asked for, to be shown."""
+        if not self.shown_path.exists():
+            return []
+        try:
+            written = read_json(self.shown_path).items()
+            return [Metric.of_appearance(key, values) for key, values in written]
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"{self.shown_path} is damaged: {error}; remove it, and only the usual metrics are "
+                f"shown"
+            ) from None
 
     def check_metrics(self, length: int) -> None:
         """Raise a ValueError if metrics that a checkpoint relies on are gone."""

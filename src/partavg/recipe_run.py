@@ -77,6 +77,8 @@ class Run(Session):
             self.folder.write_start(dump(self.config), about)
         elif not self.folder.environment_path.exists():  # killed right after the config was written
             self.folder.write_environment(about)
+        if not self.folder.shown_path.exists():
+            self.folder.write_metrics(self._meter.asked)
         if not self.folder.split_path.exists():
             self.folder.write_split(build.label_counts(self.config, data))
 

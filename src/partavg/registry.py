@@ -88,8 +88,8 @@ def register(kind: str, name: str, thing: Any = None) -> Any:
         raise ValueError(
             f"{name!r} cannot name a {kind}: use letters, digits, '_', '-' and '.', a letter first"
         )
-    known = names.get(name, thing)
-    if known is not thing and _place(names.code(known)) != _place(names.code(thing)):
+    known, given = names.code(names.get(name, thing)), names.code(thing)
+    if known is not given and _place(known) != _place(given):
         raise ValueError(f"{kind} {name!r} is there already: choose another name")
     names.check(name, thing)
     names[name] = thing

@@ -64,7 +64,7 @@ class Session:
                 folder.metrics_path, lambda step: due(step, checkpoints.every)
             )
         self._stop, self._stopped = stop, False
-        self._best = Best(checkpoints.best) if checkpoints.best else None
+        self._best = Best.of(checkpoints.best, meter.asked) if checkpoints.best else None
         self._seconds = 0.0
         self._late: deque[tuple[Record, PendingRow]] = deque()
         self._rows: deque[Row] = deque()
@@ -205,7 +205,12 @@ class Session:
     def _about(self, label: str) -> RunInfo:
         path = self._folder.path if self._folder else None
         return RunInfo(
-            label or (path.name if path else "run"), self.steps, self.step, self._settings, path
+            label or (path.name if path else "run"),
+            self.steps,
+            self.step,
+            self._settings,
+            path,
+            self._meter.asked,
         )
 
     def _finish(self) -> Row:
@@ -222,7 +227,7 @@ class Session:
         summary = {
             "steps": self.step,
             "scale": self._settings.get("training.scale", 1.0),
-            **summarize(list(folder.rows()) if folder else self._all, ended),
+            **summarize(list(folder.rows()) if folder else self._all, ended, self._meter.asked),
             **(self._best.summary if self._best else {}),
         }
         if self._stopped and self.step < self.steps:

@@ -14,9 +14,10 @@ from partavg.backends.simulate import Simulation
 from partavg.config import Checkpoints, Metrics
 from partavg.config_toml import dump_sections, flat_keys
 from partavg.engines.choose import Choice
+from partavg.evaluation import Asked
 from partavg.folder import MADE_BY, RunFolder, write_text
 from partavg.metrics.meter import Meter
-from partavg.metrics.metric import Row
+from partavg.metrics.metric import Metric, Row
 from partavg.metrics.moment import Samples
 from partavg.metrics.table import METRICS
 from partavg.session import Session, Stop
@@ -39,7 +40,7 @@ class SimulationRun(Session):
         *,
         test: Samples | None = None,
         every: int = 10,
-        metrics: Sequence[str] = (),
+        metrics: Asked = (),
         sinks: Sequence[Sink] = (),
         out: str | Path | None = None,
         resume: bool = False,
@@ -56,12 +57,11 @@ class SimulationRun(Session):
                 f"stop = {stop!r} is no function of a row: give one that says whether to stop, or "
                 f"partavg.Patience"
             )
-        for metric in metrics:
-            METRICS.find(metric)
+        asked = METRICS.asked(metrics)
         folder = _folder(out, resume=resume, best=best)
         self.finished = False
         """Whether it was finished before, so that nothing is left to train."""
-        options = Metrics(evaluate_every=1, discrepancy_every=1, extra=tuple(metrics))
+        options = Metrics(evaluate_every=1, discrepancy_every=1)
         checkpoints = Checkpoints(every=checkpoint_every if folder else 0, best=best)
         resuming = False
         if folder:
@@ -70,12 +70,12 @@ class SimulationRun(Session):
             resuming = resume and folder.exists
             if resuming:
                 simulation.use(_stored_engine(folder, simulation.engine))
-        sections = _sections(simulation, until, every, options, checkpoints)
+        sections = _sections(simulation, until, every, asked, checkpoints)
         train = simulation.samples if folder else None
         super().__init__(
             simulation,
             until,
-            Meter(simulation, options, until, train=train, test=test),
+            Meter(simulation, options, until, train=train, test=test, asked=asked),
             settings=flat(sections),
             folder=folder,
             checkpoints=checkpoints,
@@ -87,6 +87,7 @@ class SimulationRun(Session):
             self._go_on(folder, sections)
         elif folder:
             folder.write_start(dump_sections(sections), _environment(simulation))
+            folder.write_metrics(asked)
             folder.write_split(_label_counts(simulation))
 
     @property
@@ -139,12 +140,16 @@ def _folder(out: str | Path | None, *, resume: bool, best: str) -> RunFolder | N
 
 
 def _sections(
-    simulation: Simulation, until: int, every: int, options: Metrics, checkpoints: Checkpoints
+    simulation: Simulation,
+    until: int,
+    every: int,
+    asked: Sequence[Metric],
+    checkpoints: Checkpoints,
 ) -> Sections:
     """All that config.toml says of it."""
     sections = {name: dict(values) for name, values in simulation.settings.items()}
     sections["training"]["steps"] = until
-    extra = {"extra": list(options.extra)} if options.extra else {}
+    extra = {"extra": [metric.key for metric in asked]} if asked else {}
     return {
         **sections,
         "metrics": {"every": every, **extra},

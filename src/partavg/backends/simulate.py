@@ -19,6 +19,7 @@ from partavg.backends.description import (
     fingerprint,
     plain,
 )
+from partavg.backends.evaluating import made_by_all, near
 from partavg.backends.planner import (
     Bank,
     Buffers,
@@ -34,10 +35,12 @@ from partavg.backends.planner import (
 from partavg.backends.process_states import ProcessStates
 from partavg.backends.processes import OneProcess, Processes, dealt_evenly, own_workers
 from partavg.core import average
+from partavg.core import inputs as trees
 from partavg.core.abilities import described
 from partavg.core.adapt import Adapt
 from partavg.core.aggregate import Aggregate, weighted_sum
 from partavg.core.exchange import common_model
+from partavg.core.inputs import Inputs
 from partavg.core.loop import Batch, Record, Watch, train, unwatched
 from partavg.core.pace import Pace
 from partavg.core.participation import Participation
@@ -53,7 +56,16 @@ from partavg.engines.choose import Choice, choose
 from partavg.engines.fused.precision import Precision
 from partavg.engines.model import Loss, RowModel
 from partavg.engines.trainable import check_types
-from partavg.evaluation import Counts, Evaluation, count, recompute_statistics_
+from partavg.evaluation import (
+    Asked,
+    Counts,
+    Evaluation,
+    count,
+    recompute_statistics_,
+    scores_of,
+)
+from partavg.scores.mean_loss import MeanLoss
+from partavg.scores.score import Score
 from partavg.solvers.sgd import SGD
 
 Augment = Callable[[Tensor, Tensor | None], Tensor]
@@ -138,7 +150,7 @@ class Simulation:
         check_needs(self._solver, put_away=put_away, uneven=pace is not None, delay=delay)
         check_aggregate(aggregate, self._solver)
         self._lr = lr if callable(lr) else lambda step: lr
-        self._loss = loss
+        self._loss = MeanLoss(loss)
         self._recompute = buffers == "recompute"
         self._transform = transform or _as_stored
         if participation and participation.clients != len(split):
@@ -335,25 +347,36 @@ class Simulation:
         """A copy of the model with the parameters of a worker held here, in evaluation mode."""
         return self._model.module(self.workers.params[row], self.workers.buffers[row])
 
-    def evaluate(self, samples: tuple[Tensor, Tensor]) -> Evaluation:
-        """Loss and accuracy of the averaged model u; each process evaluates some samples."""
-        some = dealt_evenly(len(samples[0]), self._processes.size)[self._processes.rank]
-        counts = self._evaluate(self.consensus(), tuple(tensor[some] for tensor in samples))
-        return Counts.total(self._processes.each(counts)).evaluation
+    def evaluate(self, samples: tuple[Inputs, Tensor], metrics: Asked = ()) -> Evaluation:
+        """Loss and metrics of the averaged model u; each process evaluates some samples."""
+        scores, module = scores_of(metrics), self.consensus()
+        some = dealt_evenly(len(samples[1]), self._processes.size)[self._processes.rank]
+        inputs = trees.each(lambda tensor: tensor[some], samples[0])
+        own = inputs, samples[1][some]
+        counts = made_by_all(self._processes, lambda: self._count(module, own, scores))
+        return Counts.total(counts).evaluation(scores)
 
-    def evaluate_worker(self, row: int, samples: tuple[Tensor, Tensor]) -> Evaluation:
-        """Loss and accuracy of the model of one worker held here."""
-        return self._evaluate(self.worker(row), samples).evaluation
+    def evaluate_worker(
+        self, row: int, samples: tuple[Inputs, Tensor], metrics: Asked = ()
+    ) -> Evaluation:
+        """Loss and metrics of the model of one worker held here."""
+        scores = scores_of(metrics)
+        return self._count(self.worker(row), samples, scores).evaluation(scores)
 
     def evaluate_workers(
-        self, samples: tuple[Tensor, Tensor], most: int | None = None
+        self, samples: tuple[Inputs, Tensor], most: int | None = None, metrics: Asked = ()
     ) -> list[Evaluation]:
-        """Loss and accuracy of all workers' models, or of the first few."""
+        """Loss and metrics of all workers' models, or of the first few."""
+        scores = scores_of(metrics)
         held = self._here(np.arange(self.active)[:most])
-        known = tuple(tensor.to(self._device) for tensor in samples)
+        known = near(samples, self._device)
         rows = (tensor[: len(held)] for tensor in (self.workers.params, self.workers.buffers))
-        own = [self._evaluate(module, known).evaluation for module in self._model.modules(*rows)]
-        return [found for some in self._processes.each(own) for found in some]
+
+        def own() -> list[Evaluation]:
+            modules = self._model.modules(*rows)
+            return [self._count(module, known, scores).evaluation(scores) for module in modules]
+
+        return [found for some in made_by_all(self._processes, own) for found in some]
 
     def discrepancy(self) -> Discrepancy:
         """How far the workers are apart, in total and per part."""
@@ -391,9 +414,10 @@ class Simulation:
         """Of some value per worker, those of the workers held here."""
         return workers[self._current.plan.rows]
 
-    def _evaluate(self, module: nn.Module, samples: tuple[Tensor, ...]) -> Counts:
-        inputs, targets = (tensor.to(self._device) for tensor in samples)
-        return count(module, self._loss, (inputs, targets), self._seen)
+    def _count(
+        self, module: nn.Module, samples: tuple[Inputs, Tensor], scores: Sequence[Score]
+    ) -> Counts:
+        return count(module, self._loss, samples, self._seen, scores)
 
     def _seen(self, inputs: Tensor) -> Tensor:
         return self._transform(inputs, None)

@@ -25,6 +25,7 @@ from partavg.core.trial import shared_names
 from partavg.engines.model import Loss, RowModel
 from partavg.flower.protocol import Agreement
 from partavg.flower.rounds import Rules
+from partavg.metrics.table import METRICS
 
 SECTIONS = ("training", "averaging", "solver", "lr_schedule", "participation", "metrics")
 """Those of a recipe that a Flower app has; what they hold is in docs/recipes.md."""
@@ -159,11 +160,12 @@ class Settings:
                 f"{averaging.buffers!r} cannot be used with Flower: use delay = 0, and part, every "
                 f"or local"
             )
-        if self.config.metrics.extra:
-            raise ValueError(
-                f"metrics.extra = {list(self.config.metrics.extra)} cannot be measured: the server "
-                f"has no simulation; leave it out"
-            )
+        for metric in METRICS.asked(self.config.metrics.extra or ()):
+            if not metric.sums:
+                raise ValueError(
+                    f"metrics.extra = {metric.key!r} cannot be measured: the server has no "
+                    f"simulation; leave it out"
+                )
         if not (self.flower.min_clients or 1) <= self._active:
             raise ValueError(
                 f"flower.min_clients = {self.flower.min_clients} is more than the {self._active} "

@@ -55,7 +55,8 @@ def _cell(text: str) -> str:
 def columns(groups: Sequence[Group]) -> list[Column]:
     """The columns of the comparison in which there is something."""
     known = {key for group in groups for summary in group.shown.summaries for key in summary}
-    every = (column for metric in presented() for column in metric.columns)
+    asked = (metric for group in groups for metric in group.metrics)
+    every = (column for metric in presented(asked) for column in metric.columns)
     return [column for column in every if column.key in known]
 
 

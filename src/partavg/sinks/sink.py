@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, Self, runtime_checkable
 
-from partavg.metrics.metric import Row
+from partavg.metrics.metric import Metric, Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,8 @@ class RunInfo:
     """The resolved recipe, `section.key` -> value; empty where there is none."""
     folder: Path | None = None
     """The run folder, where there is one."""
+    metrics: tuple[Metric, ...] = ()
+    """Those that were asked for beside the usual ones, and how to show them."""
 
 
 @runtime_checkable
