@@ -19,6 +19,8 @@ from partavg.metrics.metric import Row as Row
 from partavg.recipes.files import read
 from partavg.sinks.tensorboard import FOLDER
 
+_BUDGET = {"training.steps", "training.epochs"}
+
 
 class RunFolder:
     """Where a run keeps everything; the layout is documented in docs/runs.md."""
@@ -69,7 +71,7 @@ class RunFolder:
                 )
 
     def stored_config(self, wanted: Config) -> Config:
-        """The config of the run to resume, which must be the one wanted.
+        """The config of the run to resume, which must be the one wanted but for its budget.
 
         What the wanted one leaves to be chosen, engine, chunks and device, stays as it was chosen;
         where the metrics go beside their file may change.
@@ -86,7 +88,8 @@ class RunFolder:
             engine = replace(engine, precision=chosen.precision)
         if engine.device == "auto":
             engine = replace(engine, device=chosen.device)
-        changed = differences(stored, replace(wanted, engine=engine))
+        differing = differences(stored, replace(wanted, engine=engine))
+        changed = [key for key in differing if key not in _BUDGET]
         if changed:
             raise ValueError(
                 f"{self.path} was started with another {changed[0]}: resume with the same recipe, "
@@ -103,6 +106,14 @@ class RunFolder:
             path.unlink(missing_ok=True)
         write_text(self.config_path, config)
         self.write_environment(about)
+
+    def reopen(self, config: str) -> None:
+        """Let a run go on with a larger budget: no longer finished, with another config.
+
+        In this order, so that a kill in between leaves a run at its old end, which can be resumed.
+        """
+        self.summary_path.unlink(missing_ok=True)
+        write_text(self.config_path, config)
 
     def write_environment(self, about: Row) -> None:
         """Write down what makes the numbers: the machine, and what is known `about` the run."""

@@ -69,7 +69,7 @@ def compare(
             samples = create("data", entries[0].config.data, root(data))
             for entry in entries:
                 check(entry.config, samples)
-            entries = this.continued(entries, resume=resume, force=force)
+            entries = this.continued(entries, samples, resume=resume, force=force)
         start = partial(this.start, resume=resume, force=force)
         with drive.early_ends(this.resuming(context, out)):
             with (

@@ -60,7 +60,7 @@ def run(
             samples = create("data", config.data, root(data))
         session = this.start(config, samples, folder, resume=resume, force=force)
         if session is None:
-            output.say(f"{folder.path} is finished already")
+            output.say(f"{folder.path} is finished already; a larger budget would go on")
             return
         with (
             drive.early_ends(this.resuming(context, folder.path)),
