@@ -70,15 +70,13 @@ class Run(Session):
         self.processes.first(lambda: self._write_start(resuming, goes_on, data))
 
     def _write_start(self, resuming: bool, goes_on: bool, data: Dataset) -> None:
-        about = {
-            "seed": self.config.training.seed,
-            "engine": f"{self.config.engine.name} ({self.engine_reason})",
-            "ranks": self.processes.size,
-        }
         if not resuming:
+            about = {
+                "seed": self.config.training.seed,
+                "engine": f"{self.config.engine.name} ({self.engine_reason})",
+                "ranks": self.processes.size,
+            }
             self.folder.write_start(dump(self.config), about)
-        elif not self.folder.environment_path.exists():  # killed right after the config was written
-            self.folder.write_environment(about)
         if goes_on:
             self._reopen()
         if not self.folder.split_path.exists():

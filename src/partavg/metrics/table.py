@@ -134,7 +134,7 @@ METRICS = MetricNames("metric", {
         Metric("loss_global", lambda at: at.simulation.evaluate(at.round_samples).loss,
                when="round", summary=(), chart="none"),
         Metric("train_loss", lambda at: at.on_train.loss if at.train else None, when="end",
-               column="training loss", form=".3f", chart="none"),
+               column="training loss", form=".3f", chart="none", better="lower"),
         Metric("discrepancy_due", None, "Discrepancy of the part that is due",
                "Federated: just before it is averaged", kind="spread", summary=(), chart="log"),
         Metric("seconds", lambda at: round(at.seconds, 3), "Seconds per exchange",
