@@ -105,7 +105,7 @@ def _flat(section: Any) -> dict[str, Any]:
     """The keys of a section as a recipe has them."""
     if isinstance(section, Component):
         return {"name": section.name, **section.options}
-    return asdict(section)
+    return dict(section) if isinstance(section, Mapping) else asdict(section)
 
 
 def differences(one: Config, other: Config) -> list[str]:

@@ -24,6 +24,9 @@ from partavg.sinks.tensorboard import FOLDER
 
 _BUDGET = {"training.steps", "training.epochs"}
 
+MADE_BY = "python"
+"""The section of config.toml that says who made a run: no recipe can have it."""
+
 
 class RunFolder:
     """Where a run keeps everything; the layout is documented in docs/runs.md."""
@@ -148,11 +151,16 @@ class RunFolder:
         self.write_environment(about)  # without it a config is no run
         write_text(self.config_path, config)
 
-    def reopen(self, config: str) -> None:
-        """Let a run go on with a larger budget: no longer finished, with another config.
+    def reopen(self, config: str, step: int) -> None:
+        """Let a run that was restored at a step go on with a larger budget, and another config.
 
         In this order, so that a kill in between leaves a run at its old end, which can be resumed.
         """
+        if self.finished and not step:
+            raise ValueError(
+                f"{self.path} has no checkpoint that is whole, and cannot go on from its end: "
+                f"begin again with --force, or with another --out"
+            )
         self.summary_path.unlink(missing_ok=True)
         write_text(self.config_path, config)
 
@@ -196,6 +204,14 @@ class RunFolder:
     def split(self) -> list[list[int]] | None:
         """How many samples of each class each worker owns; None where that is not known."""
         return read_split(self.split_path) if self.split_path.exists() else None
+
+
+def next_folder(name: str) -> Path:
+    """The first of runs/name-1, runs/name-2, … that is free."""
+    number = 1
+    while (path := Path("runs") / f"{name}-{number}").exists():
+        number += 1
+    return path
 
 
 def environment() -> Row:

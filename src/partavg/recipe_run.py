@@ -78,18 +78,9 @@ class Run(Session):
             }
             self.folder.write_start(dump(self.config), about)
         if goes_on:
-            self._reopen()
+            self.folder.reopen(dump(self.config), self.step)
         if not self.folder.split_path.exists():
             self.folder.write_split(build.label_counts(self.config, data))
-
-    def _reopen(self) -> None:
-        """Make the larger budget that of the folder."""
-        if self.folder.finished and not self.step:
-            raise ValueError(
-                f"{self.folder.path} has no checkpoint that is whole, and cannot go on from its "
-                f"end: begin again with --force, or with another --out"
-            )
-        self.folder.reopen(dump(self.config))
 
 
 def _found(

@@ -59,7 +59,11 @@ _TASK = ("data.", "split.", "training.scale", "training.steps", "training.epochs
 def comparable(group: Group, other: Group) -> bool:
     """Whether two groups did the same task on the same budget."""
     one, another = (
-        {k: str(v) for k, v in each.runs[0].settings.items() if k.startswith(_TASK)}
+        {
+            key: str(value)
+            for key, value in each.runs[0].settings.items()
+            if key.startswith(_TASK) and not key.endswith((".seed", ".sha256"))  # of other seeds
+        }
         for each in (group, other)
     )
     return one == another

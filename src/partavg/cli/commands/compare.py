@@ -58,6 +58,7 @@ def compare(
     from partavg.report.runs import gather, grouped
     from partavg.report.words import together
     from partavg.sinks.progress import display
+    from partavg.stopping import stop_request
     from partavg.verdict import verdict
 
     console = output.console()
@@ -78,7 +79,7 @@ def compare(
         with drive.early_ends(this.resuming(context, out)):
             with (
                 output.plain_warnings(),
-                drive.stop_request() as request,
+                stop_request() as request,
                 display(console) as shown,
             ):
                 diverged = drive.train_all(entries, samples, start, shown, request)

@@ -51,6 +51,7 @@ def run(
     from partavg.report.page import write_page
     from partavg.report.runs import gather
     from partavg.sinks.progress import display
+    from partavg.stopping import stop_request
 
     with job() as this:
         with output.bad_input(this.processes.together()), output.plain_warnings():
@@ -65,7 +66,7 @@ def run(
             return
         with (
             drive.early_ends(this.resuming(context, folder.path)),
-            drive.stop_request() as request,
+            stop_request() as request,
             display(output.console()) as shown,
         ):
             drive.introduce(session, shown)
