@@ -15,10 +15,11 @@ from partavg.evaluation import Asked
 from partavg.folder import RunFolder, next_folder
 from partavg.metrics.moment import Samples
 from partavg.notebook import Comparison, Results, Table, load_run, shown_here
+from partavg.outputs import check_page
 from partavg.recipe import load
 from partavg.recipe_run import Run
 from partavg.report.page import write_page
-from partavg.report.runs import gather, of_entries
+from partavg.report.runs import gather
 from partavg.session import Diverged, Session, Stop
 from partavg.simulation_run import SimulationRun, in_python
 from partavg.sinks.progress import Display
@@ -116,6 +117,7 @@ def compare(
     with in_python():
         for entry in entries:
             entry.folder.check_free(resume=resume, force=force)
+        check_page(path / "report.html", force=force)
     starts = _Starts()
     diverged: dict[str, str] = {}
     with shown_here() as display:
@@ -143,7 +145,7 @@ def compare(
             except Diverged as error:
                 display.say(f"{label} diverged")
                 diverged[label] = str(error)
-    report = write_page(path / "report.html", of_entries(entries))
+    report = write_page(path / "report.html", gather([path]))  # with the runs of before
     return Comparison(path, entries, report, diverged)
 
 

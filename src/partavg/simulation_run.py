@@ -15,7 +15,7 @@ from partavg.config import Checkpoints, Metrics
 from partavg.config_toml import dump_sections, flat_keys
 from partavg.engines.choose import Choice
 from partavg.evaluation import Asked
-from partavg.folder import MADE_BY, RunFolder, write_text
+from partavg.folder import MADE_BY, RunFolder
 from partavg.metrics.meter import Meter
 from partavg.metrics.metric import Metric, Row
 from partavg.metrics.moment import Samples
@@ -113,10 +113,9 @@ class SimulationRun(Session):
             )
         with in_python():
             self.restore()
-        self.finished = folder.finished and self.steps == steps
-        if self.steps > steps:
-            folder.summary_path.unlink(missing_ok=True)
-            write_text(folder.config_path, dump_sections(sections))
+            self.finished = folder.finished and self.steps == steps
+            if self.steps > steps:
+                folder.reopen(dump_sections(sections), self.step)
 
 
 @contextmanager

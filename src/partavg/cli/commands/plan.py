@@ -46,6 +46,7 @@ Examples:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write all numbers to this file.",
 )
+@options.overwrite
 def plan(
     model: str | None,
     parameters: int | None,
@@ -59,6 +60,7 @@ def plan(
     samples: int,
     batch: int,
     kept: Path | None,
+    force: bool,
 ) -> None:
     """Say what averaging plans cost on a network, and which one to choose.
 
@@ -73,7 +75,7 @@ def plan(
     from partavg.folder import write_json
 
     with output.bad_input():
-        options.check_suffix(kept, ".json")
+        options.check_file(kept, ".json", force=force)
         speed, trip = units.bandwidth(bandwidth), units.duration(latency)
         network = Network(workers, speed, trip, backend)
         per_number = WIRE_FORMATS[wire].bytes_per_number
