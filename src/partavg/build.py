@@ -7,7 +7,6 @@ from fractions import Fraction
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from partavg.backends.planner import check_needs, check_recut, partition_of
 from partavg.backends.processes import Processes
@@ -27,7 +26,8 @@ from partavg.data.batches import Batches
 from partavg.data.dataset import Dataset
 from partavg.data.images import Images
 from partavg.data.split import Split
-from partavg.engines.model import RowModel
+from partavg.engines.model import Loss, RowModel
+from partavg.own_code import where
 from partavg.sinks import chosen
 
 _SCALED_TRAIN = 64  # samples per worker that a scaled run keeps at least
@@ -117,6 +117,12 @@ def solver(config: Config) -> Solver:
     return made
 
 
+def loss(config: Config) -> Loss:
+    """What training makes small."""
+    made: Loss = create("loss", config.loss)
+    return made
+
+
 def _puts_away(config: Config) -> bool:
     who = participation(config)
     return who is not None and who.puts_away
@@ -168,7 +174,7 @@ def simulation(
     data = scaled(config, full)
     return Simulation(
         _model(config, data),
-        F.cross_entropy,
+        loss(config),
         data.train,
         split(config, data),
         schedule=schedule(config),
@@ -222,7 +228,7 @@ def check(config: Config, full: Dataset) -> None:
     policy = adapt(config, full)
     if policy:
         policy.first(schedule(config))
-    params = RowModel(_model(config, data), F.cross_entropy, torch.device("cpu")).params
+    params = RowModel(_model(config, data), loss(config), torch.device("cpu")).params
     partition_of(params, averaging.partition, parts, training.seed)
     check_images(config, data)
     chosen(config.metrics)
@@ -275,10 +281,17 @@ def _check_fit(model: nn.Module, config: Config, data: Dataset) -> None:
         targets = torch.full_like(targets, data.classes - 1)
     try:
         with torch.no_grad():
-            F.cross_entropy(model.eval()(seen), targets)
+            found = loss(config)(model.eval()(seen), targets)
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(
             f"model.name = {config.model.name!r} cannot be trained on {config.data.name}, with "
-            f"inputs {list(data.shape)} and {data.classes} classes: {reason}"
+            f"inputs {list(data.shape)} and {data.classes} classes, by {config.loss.name}: "
+            f"{reason}{where(error)}"
         ) from error
+    if not isinstance(found, Tensor) or found.ndim or not found.is_floating_point():
+        shape = f"a tensor {list(found.shape)}" if isinstance(found, Tensor) else repr(found)
+        raise ValueError(
+            f"loss.name = {config.loss.name!r} gave {shape} for a batch: return the mean, a tensor "
+            f"that holds one number"
+        )

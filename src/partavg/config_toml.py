@@ -14,8 +14,8 @@ from pydantic.errors import PydanticSchemaGenerationError
 from partavg.config import COMPONENTS, Component, Config
 from partavg.core.partition import PARTITIONS
 from partavg.core.solver import Solver
-from partavg.metrics.table import METRICS, is_extra
-from partavg.registry import check_name, suggestion
+from partavg.metrics.table import METRICS
+from partavg.registry import suggestion
 from partavg.sinks import SINKS
 from partavg.solvers import SOLVERS
 
@@ -39,13 +39,12 @@ def parse(table: TomlTable) -> Config:
     training, averaging = config.training, config.averaging
     PARTITIONS.find(averaging.partition, "averaging.partition")
     for name in config.metrics.extra or ():
-        if not is_extra(name):
+        if METRICS.is_built_in(name):
             raise ValueError(
                 f"metrics.extra = {name!r} comes with the package: leave it out, other keys of "
                 f"[metrics] say how often it is measured"
             )
-        extra = filter(is_extra, METRICS)
-        check_name("metrics.extra", name, [*extra], "add it with partavg.register")
+        METRICS.find(name, "metrics.extra")
     for name in config.metrics.sinks or ():
         SINKS.find(name, "metrics.sinks")
     if averaging.parts is None:
@@ -89,6 +88,11 @@ def dump(config: Config) -> str:
     return dump_sections({name: getattr(config, name) for name in get_type_hints(Config)})
 
 
+def to_tables(config: Config) -> dict[str, Any]:
+    """The settings as a TOML file holds them."""
+    return tomllib.loads(dump(config))
+
+
 def dump_sections(sections: Mapping[str, Any]) -> str:
     """The TOML text of some sections."""
     lines = []
@@ -103,7 +107,7 @@ def _flat(section: Any) -> dict[str, Any]:
     """The keys of a section as a recipe has them."""
     if isinstance(section, Component):
         return {"name": section.name, **section.options}
-    return asdict(section)
+    return dict(section) if isinstance(section, Mapping) else asdict(section)
 
 
 def differences(one: Config, other: Config) -> list[str]:
@@ -150,13 +154,11 @@ def _is_solver(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, Solver)
 
 
-def _usable(annotation: type) -> list[str]:
-    """The names of the solvers that such an option may be."""
-    made = {
-        name: make if isinstance(make, type) else get_type_hints(make).get("return", Solver)
-        for name, make in SOLVERS.items()
-    }
-    return [name for name, kind in made.items() if issubclass(kind, annotation)]
+def _fits(name: str, annotation: type) -> bool:
+    """Whether the solvers of a name can be such an option."""
+    make = SOLVERS.find(name)
+    made = make if isinstance(make, type) else get_type_hints(make).get("return", Solver)
+    return issubclass(made, annotation) if isinstance(made, type) else annotation is Solver
 
 
 def _nested(table: Any, option: inspect.Parameter, path: str) -> Component:
@@ -168,8 +170,8 @@ def _nested(table: Any, option: inspect.Parameter, path: str) -> Component:
             f"{path}.name is not given, and what the solver takes by itself is not {usual}: name it"
         )
     component = _component(table, "solver", path)
-    usable = _usable(option.annotation)
-    if component.name not in usable:
+    if not _fits(component.name, option.annotation):
+        usable = [name for name in SOLVERS if _fits(name, option.annotation)]
         raise ValueError(
             f"{path}.name = {component.name!r} cannot be used there: use {' or '.join(usable)}"
         )

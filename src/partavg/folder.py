@@ -14,10 +14,14 @@ import torch
 
 from partavg import checkpoint
 from partavg.config import Config
-from partavg.config_toml import differences, dump, parse
+from partavg.config_toml import differences, dump_sections, parse, to_tables
+from partavg.kept_code import as_wanted, keep
 from partavg.metrics.metric import Row as Row
 from partavg.recipes.files import read
 from partavg.sinks.tensorboard import FOLDER
+
+CONFIG = "config.toml"
+"""The recipe of a run."""
 
 
 class RunFolder:
@@ -25,7 +29,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.config_path = path / "config.toml"
+        self.config_path = path / CONFIG
         self.metrics_path = path / "metrics.jsonl"
         self.summary_path = path / "summary.json"
         self.environment_path = path / "environment.json"
@@ -71,9 +75,10 @@ class RunFolder:
         """The config of the run to resume, which must be the one wanted.
 
         What the wanted one leaves to be chosen, engine, chunks and device, stays as it was chosen;
-        where the metrics go beside their file may change.
+        where the metrics go beside their file may change. Files that it names are where the wanted
+        one has them.
         """
-        stored = parse(read(self.config_path))
+        stored = parse(as_wanted(self.path, read(self.config_path), to_tables(wanted)))
         stored = replace(stored, metrics=replace(stored.metrics, sinks=wanted.metrics.sinks))
         chosen, engine = stored.engine, wanted.engine
         if engine.name in ("auto", chosen.name):
@@ -100,7 +105,7 @@ class RunFolder:
         shown = (self.split_path, self.report_path, *self.scalars.glob("events.*"))
         for path in (*old, *shown, *self.checkpoints.glob("step-*.pt")):
             path.unlink(missing_ok=True)
-        write_text(self.config_path, dump(config))
+        write_text(self.config_path, dump_sections(keep(self.path, to_tables(config))))
         self.write_environment(config, reason, ranks)
 
     def write_environment(self, config: Config, reason: str, ranks: int = 1) -> None:

@@ -12,10 +12,11 @@ from torch import Tensor
 from partavg import build, checkpoint
 from partavg.backends.processes import OneProcess, Processes, check_same, dealt_evenly
 from partavg.config import Config
-from partavg.config_toml import settings
+from partavg.config_toml import settings, to_tables
 from partavg.core.loop import Record
 from partavg.data.dataset import Dataset
 from partavg.folder import RunFolder, write_json
+from partavg.kept_code import digests
 from partavg.metrics.meter import Meter, PendingRow, finite
 from partavg.metrics.metric import Row
 from partavg.metrics.moment import due
@@ -255,8 +256,8 @@ def _found(folder: RunFolder, config: Config, resume: bool, force: bool) -> tupl
 
 
 def _check_same(processes: Processes, config: Config, data: Dataset) -> None:
-    """Raise a ValueError if processes were started with other recipes or other data."""
-    told = processes.each(settings(config))
+    """Raise a ValueError if processes were started with other recipes, other code or other data."""
+    told = processes.each({**settings(config), **digests(to_tables(config))})
     for key in {key: None for one in told for key in one}:
         check_same(f"{key} =", [one.get(key) for one in told])
     check_same("training samples:", processes.each(len(data.train.targets)))

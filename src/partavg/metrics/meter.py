@@ -155,8 +155,9 @@ def _asked(options: Metrics) -> list[Metric]:
     """The metrics of a run in the order of its rows: local models' as the recipe lists them."""
     listed = dict.fromkeys(f"accuracy_{view}" for view in options.local_accuracy)
     keys = iter(listed)
+    extra = {METRICS.find(name).key for name in options.extra or ()}
     known = [next(keys) if key in listed else key for key in METRICS]
-    return [METRICS[key] for key in known if not is_extra(key) or key in (options.extra or ())]
+    return [METRICS[key] for key in known if not is_extra(key) or key in extra]
 
 
 def finite(row: Row) -> bool:

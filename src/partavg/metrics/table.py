@@ -1,7 +1,7 @@
 """The table of metrics: an entry and a function for each, from measuring to charts."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import get_args
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, get_args
 
 from partavg.config import LocalAccuracy
 from partavg.metrics.metric import Column, Kind, Measure, Metric, Row, Value
@@ -27,7 +27,7 @@ def columns(summaries: Iterable[Row]) -> list[Column]:
 
 def is_extra(key: str) -> bool:
     """Whether a metric came from outside: it is measured where `metrics.extra` names it."""
-    return key not in _OWN
+    return not METRICS.is_built_in(key)
 
 
 def summarize(rows: Sequence[Row], ended: Row) -> Row:
@@ -89,7 +89,25 @@ _TAKEN = frozenset({"step", "steps", "scale", "stage", "part", "clients", "away"
 
 
 class MetricNames(Names[Metric]):
-    """Metrics by their keys."""
+    """Metrics by their keys; one that is imported is in the table from then on."""
+
+    def __init__(self, kind: str, known: Mapping[str, Metric]) -> None:
+        super().__init__(kind, known)
+        self._admitted: dict[str, str] = {}
+
+    def admitted(self, name: str, thing: Any) -> Metric:
+        """A metric that was imported, from now on in tables and charts."""
+        key = thing.key if isinstance(thing, Metric) else name
+        self.check(key, thing)
+        if key in self and self[key] is not thing and self._admitted.get(key) != name:
+            raise ValueError(f"there is a metric {key!r} already: choose another key")
+        self[key], self._admitted[key] = thing, name
+        metric: Metric = thing
+        return metric
+
+    def offered(self) -> list[str]:
+        """Those from outside: the others are measured anyway."""
+        return [name for name in super().offered() if not self.is_built_in(name)]
 
     def code(self, thing: Metric) -> object:
         """The function that measures."""
@@ -143,5 +161,3 @@ METRICS = MetricNames("metric", {
     )
 })  # fmt: skip
 """All metrics, in the order of a row's keys."""
-
-_OWN = frozenset(METRICS)

@@ -16,6 +16,7 @@ from partavg.config_toml import parse, settings
 from partavg.folder import RunFolder
 from partavg.metrics.metric import Row
 from partavg.metrics.table import METRICS
+from partavg.named import all_known
 from partavg.recipes.files import read
 
 Numbers = NDArray[np.float64]
@@ -207,7 +208,9 @@ def _settings(path: Path) -> dict[str, Any]:
     """The keys of a run's config, `section.key`, with defaults for what it does not say."""
     tables = read(RunFolder(path).config_path)
     try:
-        return settings(parse(tables))
+        if all_known(tables):  # else what is named would be executed
+            return settings(parse(tables))
     except ValueError:  # another kind of run, or from a newer version
-        sections = {name: values for name, values in tables.items() if isinstance(values, dict)}
-        return {f"{name}.{k}": v for name, values in sections.items() for k, v in values.items()}
+        pass
+    sections = {name: values for name, values in tables.items() if isinstance(values, dict)}
+    return {f"{name}.{k}": v for name, values in sections.items() for k, v in values.items()}

@@ -56,7 +56,7 @@ def run(
             options.check_resume(out, resume=resume, force=force)
             found = recipes.load(recipe, overrides)
             config = comparing.chosen(found, scheme)
-            folder = RunFolder(this.out(out, Path(recipe).stem))
+            folder = RunFolder(this.out(out, found.name.rpartition("/")[2]))
             samples = create("data", config.data, root(data))
         session = this.start(config, samples, folder, resume=resume, force=force)
         if session is None:
