@@ -92,6 +92,8 @@ def _component(values: Tables, kind: str, path: str, change: _Change) -> dict[st
 def _one_or_several(value: Any, key: str, kind: str, change: _Change) -> Any:
     if isinstance(value, str):
         return change(key, kind, value)
+    if isinstance(value, Mapping):
+        return _component(value, kind, key, change)
     if not isinstance(value, list):
         return value  # parse will say so
     return [_one_or_several(one, f"{key}.{place}", kind, change) for place, one in enumerate(value)]

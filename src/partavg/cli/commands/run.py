@@ -36,7 +36,7 @@ def run(
     resume: bool,
     force: bool,
 ) -> None:
-    """Train what RECIPE describes: a file, or a name that `partavg recipes` lists.
+    """Train what RECIPE describes: a file, a folder, or a name that `partavg recipes` lists.
 
     A recipe of several schemes is trained with partial averaging if no other is named.
     """
