@@ -176,6 +176,9 @@ _MADE: dict[str, tuple[str, Any]] = {
 }
 
 
+_OF_THE_STEP = ("lr_schedule", "pace")
+
+
 def create(kind: str, component: Component, *arguments: Any) -> Any:
     """Make what a component describes."""
     names, _ = COMPONENTS[kind]
@@ -211,6 +214,8 @@ def create(kind: str, component: Component, *arguments: Any) -> Any:
         raise ValueError(
             f"{called} gave {type(made).__name__}, and not {wanted}: mend the function"
         )
+    if kind in _OF_THE_STEP and made is not None and (problem := mismatch(made, 1)):
+        raise ValueError(f"{called} gave a function that does not take the step: {problem}")
     if isinstance(made, Dataset):
         made.check(component.name)
     return made

@@ -80,6 +80,8 @@ class Names(dict[str, Thing]):
         return list(dict.fromkeys([*self, *(point.name for point in _entry_points(self.kind))]))
 
     def _hint(self, name: str) -> str:
+        if str(name).endswith(".py"):
+            return f"write {name}:name, with what you mean in that file"
         known = self.offered()
         hint = suggestion(name, known)
         if hint.startswith("did"):
@@ -104,7 +106,9 @@ def _attribute(name: str) -> Any:
     found: Any = own_code.executed(name).module
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise ValueError(f"{place} has no {part!r}: {suggestion(part, _public(found))}")
+            known = _public(found)
+            hint = suggestion(part, known) if known else "define it there"
+            raise ValueError(f"{place} has no {part!r}: {hint}")
         found = getattr(found, part)
     return found
 
