@@ -47,6 +47,8 @@ def parse(table: TomlTable) -> Config:
         METRICS.find(name, "metrics.extra")
     for name in config.metrics.sinks or ():
         SINKS.find(name, "metrics.sinks")
+    if config.checkpoints.best:
+        METRICS.find(config.checkpoints.best, "checkpoints.best")
     if averaging.parts is None:
         parts = 1 if averaging.partition == "whole" else averaging.interval
         averaging = replace(averaging, parts=parts)

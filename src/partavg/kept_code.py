@@ -26,7 +26,6 @@ def digests(tables: Mapping[str, Any]) -> dict[str, str]:
 
 def keep(folder: Path, tables: Mapping[str, Any]) -> dict[str, Any]:
     """Write what settings name into a run folder; the settings that name what was kept."""
-    _remove_old(folder)
     index: Index = {}
     homes: dict[Path, str] = {}
 
@@ -157,7 +156,7 @@ def _read_index(folder: Path) -> Index:
     return index
 
 
-def _remove_old(folder: Path) -> None:
+def forget(folder: Path) -> None:
     """Remove what an old run kept here."""
     for name in _read_index(folder):
         (folder / name).unlink(missing_ok=True)

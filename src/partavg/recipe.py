@@ -8,7 +8,7 @@ from typing import Any
 
 from partavg.config import Config
 from partavg.config_toml import override_, parse
-from partavg.folder import CONFIG
+from partavg.folder import CONFIG, MADE_BY
 from partavg.kept_code import restored
 from partavg.named import anchored, own_names
 from partavg.own_code import look_again
@@ -40,8 +40,8 @@ class Recipe:
         for override in self.overrides:
             override_(tables, override)
         tables = anchored(tables, Path.cwd())
-        for own in own_names(tables).values():
-            look_again(own)
+        for code in own_names(tables).values():
+            look_again(code)
         return parse(tables)
 
 
@@ -52,6 +52,10 @@ def load(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:
     """
     path = find(name)
     tables = read(path)
+    if MADE_BY in tables:
+        raise ValueError(
+            f"{path} is of a run that was made in Python: run that program again, with resume=True"
+        )
     schemes = tables.pop("schemes", {})
     if not (isinstance(schemes, dict) and all(isinstance(v, dict) for v in schemes.values())):
         raise ValueError(f"{path}: schemes are sections: write [schemes.partial], keys below it")

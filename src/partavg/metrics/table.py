@@ -105,10 +105,6 @@ class MetricNames(Names[Metric]):
         metric: Metric = thing
         return metric
 
-    def offered(self) -> list[str]:
-        """Those from outside: the others are measured anyway."""
-        return [name for name in super().offered() if not self.is_built_in(name)]
-
     def code(self, thing: Metric) -> object:
         """The function that measures."""
         return thing.measure if isinstance(thing, Metric) else thing
@@ -131,21 +127,22 @@ METRICS = MetricNames("metric", {
     metric.key: metric
     for metric in (
         Metric("loss", lambda at: at.loss, "Training loss", "Mini-batch loss, mean over workers",
-               summary=(), chart="log", progress="loss {:.3f}"),
+               better="lower", summary=(), chart="log", progress="loss {:.3f}"),
         Metric("lr", lambda at: at.record.lr, summary=(), chart="none"),
         Metric("bytes", lambda at: at.record.bytes, unit="MB", kind="cost", column="MB sent",
                form=".1f", chart="none"),
         Metric("messages", lambda at: at.record.messages, kind="cost", column="messages sent",
                form=".0f", chart="none"),
         Metric("discrepancy", _discrepancy, "Discrepancy",
-               "(1/m) Σ ‖u_k − x_i‖², after each step", kind="spread", summary=("mean", "peak"),
+               "(1/m) Σ ‖u_k − x_i‖², after each step", kind="spread", better="lower",
+               summary=("mean", "peak"),
                column="discrepancy", form="#.3g", chart="log", progress="discrepancy {:.3g}"),
         Metric("discrepancy_parts", _discrepancy_parts, kind="spread", summary=(), chart="none"),
         Metric("accuracy", lambda at: at.on_test.accuracy if at.evaluates else None, "Accuracy",
                "Averaged model u_k on the test set, %", unit="%", column="accuracy %", form=".2f",
                progress="acc {:.1f}%"),
         Metric("test_loss", lambda at: at.on_test.loss if at.evaluates else None, "Test loss",
-               "Averaged model u_k on the test set", chart="log"),
+               "Averaged model u_k on the test set", better="lower", chart="log"),
         *_locals(),
         Metric("loss_smallest_local", _smallest_local, when="round", summary=(), chart="none"),
         Metric("loss_global", lambda at: at.simulation.evaluate(at.round_samples).loss,

@@ -18,7 +18,7 @@ class Net(nn.Sequential):
     """Any module; it is told the shape of an input and the number of classes if it asks."""
 
     def __init__(self, shape: tuple[int, ...], classes: int, *, hidden: int = 64) -> None:
-        super().__init__(nn.Linear(*shape, hidden), nn.ReLU(), nn.Linear(hidden, classes))
+        super().__init__(nn.Linear(shape[0], hidden), nn.ReLU(), nn.Linear(hidden, classes))
 
 
 def far_off(outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
