@@ -4,7 +4,9 @@ import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
+from math import isfinite
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -65,6 +67,12 @@ def rate(config: Config, data: Dataset) -> Rate:
     """The learning rate of each step."""
     arguments = config.training.lr, steps(config, data), _lengths(config, data)
     made: Rate = create("lr_schedule", config.lr_schedule, *arguments)
+    first: object = made(1)
+    if isinstance(first, bool) or not isinstance(first, int | float) or not isfinite(first):
+        raise ValueError(
+            f"lr_schedule.name = {config.lr_schedule.name!r} gave {first!r} for the first step: "
+            f"give a learning rate, a number"
+        )
     return made
 
 
@@ -91,6 +99,13 @@ def pace(config: Config) -> Pace | None:
     training = config.training
     arguments = config.averaging.interval, training.workers, training.seed
     who: Pace | None = create("pace", config.pace, *arguments)
+    mask: object = who(1) if who else None
+    known = isinstance(mask, np.ndarray) and mask.dtype == bool and mask.shape == arguments[1:2]
+    if who and not known:
+        raise ValueError(
+            f"pace.name = {config.pace.name!r} must give an array of {training.workers} truth "
+            f"values for a step, who takes it: mend the function"
+        )
     return who
 
 

@@ -71,7 +71,7 @@ class Names(dict[str, Thing]):
 
     def admitted(self, name: str, thing: Any) -> Thing:
         """What was imported, if it can be of this kind."""
-        self.check(name, thing)
+        self.check(name.rpartition(":")[2], thing)
         found: Thing = thing
         return found
 

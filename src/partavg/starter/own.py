@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+import partavg
+
 Pair = tuple[Tensor, Tensor]
 
 
@@ -21,7 +23,6 @@ class Net(nn.Sequential):
         super().__init__(nn.Linear(shape[0], hidden), nn.ReLU(), nn.Linear(hidden, classes))
 
 
-def far_off(outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
-    """The share of samples whose class is not even among the best two: a sum and a count."""
-    best = outputs.topk(2, dim=1).indices
-    return (best != targets[:, None]).all(1).sum(), len(targets)
+largest = partavg.Metric(
+    "largest", lambda moment: moment.simulation.largest().max(), column="largest weight"
+)
