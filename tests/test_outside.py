@@ -170,6 +170,10 @@ def no_arguments():
     """Takes nothing."""
 
 
+def three_arguments(shape, classes, width):
+    return torch.nn.Linear(*shape, classes)
+
+
 def without_types(shape, classes, *, hidden=3):
     return torch.nn.Linear(*shape, classes)
 
@@ -234,6 +238,10 @@ def beyond(labels, workers, seed):
     return [torch.arange(len(labels)) + 1] * workers
 
 
+def each_sample(outputs, targets):
+    return torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+
 class Silent:
     """A sink that takes nothing."""
 
@@ -243,7 +251,8 @@ class Silent:
 @pytest.mark.parametrize(
     ("kind", "thing", "problem"),
     [
-        ("model", no_arguments, "cannot be called with the shape of an input"),
+        ("model", three_arguments, "cannot be called with the shape of an input"),
+        ("model", no_arguments, "gave NoneType, and not a torch.nn.Module"),
         ("model", own_type, "model.of is to be a Class, which no recipe can hold"),
         ("model", unknown_type, "has options that cannot be read: name 'Nowhere'"),
         ("model", untyped, "has an option 'of' without a type: annotate it"),
@@ -259,6 +268,10 @@ class Silent:
         ("partition", no_arguments, "cannot be called with a layout"),
         ("partition", anything, "gave int, and not a Partition"),
         ("partition", of_another_model, "cut the model that is trained"),
+        ("loss", no_arguments, "cannot be called with outputs and targets"),
+        ("loss", anything, "loss.name = 'odd' gave 3 for a batch: return the mean"),
+        ("loss", each_sample, "loss.name = 'odd' gave a tensor [2] for a batch"),
+        ("loss", Silent, "gave Silent, and not a function of outputs and targets"),
         ("split", anything, "must give 4 workers a tensor of indices below 96 each"),
         ("split", beyond, "must give 4 workers"),
         ("solver", anything, "gave int, and not a Solver"),

@@ -4,10 +4,11 @@ import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
+from math import isfinite
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from partavg.backends.planner import check_needs, check_recut, partition_of
 from partavg.backends.processes import Processes
@@ -27,7 +28,8 @@ from partavg.data.batches import Batches
 from partavg.data.dataset import Dataset
 from partavg.data.images import Images
 from partavg.data.split import Split
-from partavg.engines.model import RowModel
+from partavg.engines.model import Loss, RowModel
+from partavg.own_code import where
 from partavg.sinks import chosen
 
 _SCALED_TRAIN = 64  # samples per worker that a scaled run keeps at least
@@ -65,6 +67,12 @@ def rate(config: Config, data: Dataset) -> Rate:
     """The learning rate of each step."""
     arguments = config.training.lr, steps(config, data), _lengths(config, data)
     made: Rate = create("lr_schedule", config.lr_schedule, *arguments)
+    first: object = made(1)
+    if isinstance(first, bool) or not isinstance(first, int | float) or not isfinite(first):
+        raise ValueError(
+            f"lr_schedule.name = {config.lr_schedule.name!r} gave {first!r} for the first step: "
+            f"give a learning rate, a number"
+        )
     return made
 
 
@@ -91,6 +99,13 @@ def pace(config: Config) -> Pace | None:
     training = config.training
     arguments = config.averaging.interval, training.workers, training.seed
     who: Pace | None = create("pace", config.pace, *arguments)
+    mask: object = who(1) if who else None
+    known = isinstance(mask, np.ndarray) and mask.dtype == bool and mask.shape == arguments[1:2]
+    if who and not known:
+        raise ValueError(
+            f"pace.name = {config.pace.name!r} must give an array of {training.workers} truth "
+            f"values for a step, who takes it: mend the function"
+        )
     return who
 
 
@@ -114,6 +129,12 @@ def solver(config: Config) -> Solver:
         delay=config.averaging.delay,
         called=f"solver.name = {config.solver.name!r}",
     )
+    return made
+
+
+def loss(config: Config) -> Loss:
+    """What training makes small."""
+    made: Loss = create("loss", config.loss)
     return made
 
 
@@ -168,7 +189,7 @@ def simulation(
     data = scaled(config, full)
     return Simulation(
         _model(config, data),
-        F.cross_entropy,
+        loss(config),
         data.train,
         split(config, data),
         schedule=schedule(config),
@@ -222,7 +243,7 @@ def check(config: Config, full: Dataset) -> None:
     policy = adapt(config, full)
     if policy:
         policy.first(schedule(config))
-    params = RowModel(_model(config, data), F.cross_entropy, torch.device("cpu")).params
+    params = RowModel(_model(config, data), loss(config), torch.device("cpu")).params
     partition_of(params, averaging.partition, parts, training.seed)
     check_images(config, data)
     chosen(config.metrics)
@@ -275,10 +296,17 @@ def _check_fit(model: nn.Module, config: Config, data: Dataset) -> None:
         targets = torch.full_like(targets, data.classes - 1)
     try:
         with torch.no_grad():
-            F.cross_entropy(model.eval()(seen), targets)
+            found = loss(config)(model.eval()(seen), targets)
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(
             f"model.name = {config.model.name!r} cannot be trained on {config.data.name}, with "
-            f"inputs {list(data.shape)} and {data.classes} classes: {reason}"
+            f"inputs {list(data.shape)} and {data.classes} classes, by {config.loss.name}: "
+            f"{reason}{where(error)}"
         ) from error
+    if not isinstance(found, Tensor) or found.ndim or not found.is_floating_point():
+        shape = f"a tensor {list(found.shape)}" if isinstance(found, Tensor) else repr(found)
+        raise ValueError(
+            f"loss.name = {config.loss.name!r} gave {shape} for a batch: return the mean, a tensor "
+            f"that holds one number"
+        )

@@ -4,6 +4,7 @@ import torch
 
 from partavg.config import Config
 from partavg.data.dataset import Dataset
+from partavg.models import MODELS
 
 
 def check_images(config: Config, data: Dataset) -> None:
@@ -22,6 +23,8 @@ def check_images(config: Config, data: Dataset) -> None:
 
 def check_words(config: Config, data: Dataset) -> None:
     """Words are numbers, but only a model with a vocabulary can read them."""
+    if not MODELS.is_built_in(config.model.name):
+        return
     inputs, known = data.train.inputs, config.model.options.get("words")
     if inputs.dtype == torch.int64 and known is None:
         raise ValueError(

@@ -84,6 +84,11 @@ def dump(config: Config) -> str:
     return dump_sections({name: getattr(config, name) for name in get_type_hints(Config)})
 
 
+def to_tables(config: Config) -> dict[str, Any]:
+    """The settings as a TOML file holds them."""
+    return tomllib.loads(dump(config))
+
+
 def dump_sections(sections: Mapping[str, Any]) -> str:
     """The TOML text of some sections."""
     lines = []
@@ -169,13 +174,11 @@ def _is_solver(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, Solver)
 
 
-def _usable(annotation: type) -> list[str]:
-    """The names of the solvers that such an option may be."""
-    made = {
-        name: make if isinstance(make, type) else get_type_hints(make).get("return", Solver)
-        for name, make in SOLVERS.items()
-    }
-    return [name for name, kind in made.items() if issubclass(kind, annotation)]
+def _fits(name: str, annotation: type) -> bool:
+    """Whether the solvers of a name can be such an option."""
+    make = SOLVERS.find(name)
+    made = make if isinstance(make, type) else get_type_hints(make).get("return", Solver)
+    return issubclass(made, annotation) if isinstance(made, type) else annotation is Solver
 
 
 def _nested(table: Any, option: inspect.Parameter, path: str) -> Component:
@@ -187,8 +190,8 @@ def _nested(table: Any, option: inspect.Parameter, path: str) -> Component:
             f"{path}.name is not given, and what the solver takes by itself is not {usual}: name it"
         )
     component = _component(table, *COMPONENTS["solver"], path)
-    usable = _usable(option.annotation)
-    if component.name not in usable:
+    if not _fits(component.name, option.annotation):
+        usable = [name for name in SOLVERS if _fits(name, option.annotation)]
         raise ValueError(
             f"{path}.name = {component.name!r} cannot be used there: use {' or '.join(usable)}"
         )

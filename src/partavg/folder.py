@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import subprocess
+import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,7 +16,8 @@ import torch
 
 from partavg import checkpoint
 from partavg.config import Config
-from partavg.config_toml import differences, parse
+from partavg.config_toml import differences, dump_sections, parse, to_tables
+from partavg.kept_code import as_wanted, forget, keep
 from partavg.metrics.metric import Metric
 from partavg.metrics.metric import Row as Row
 from partavg.outputs import check_page
@@ -24,6 +26,8 @@ from partavg.run_files import read_json, read_rows, read_settings, read_split, r
 from partavg.sinks.tensorboard import FOLDER
 
 _BUDGET = {"training.steps", "training.epochs"}
+CONFIG = "config.toml"
+"""The recipe of a run."""
 
 MADE_BY = "python"
 """The section of config.toml that says who made a run: no recipe can have it."""
@@ -34,7 +38,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.config_path = path / "config.toml"
+        self.config_path = path / CONFIG
         self.metrics_path = path / "metrics.jsonl"
         self.shown_path = path / "metrics.json"
         self.summary_path = path / "summary.json"
@@ -122,9 +126,10 @@ class RunFolder:
         """The config of the run to resume, which must be the one wanted but for its budget.
 
         What the wanted one leaves to be chosen, engine, chunks and device, stays as it was chosen;
-        where the metrics go beside their file may change.
+        where the metrics go beside their file may change. Files that it names are where the wanted
+        one has them.
         """
-        stored = parse(read(self.config_path))
+        stored = parse(as_wanted(self.path, read(self.config_path), to_tables(wanted)))
         stored = replace(stored, metrics=replace(stored.metrics, sinks=wanted.metrics.sinks))
         chosen, engine = stored.engine, wanted.engine
         if engine.name in ("auto", chosen.name):
@@ -150,8 +155,15 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         for path in (self.summary_path, self.config_path, *self._content()):
             path.unlink(missing_ok=True)
+        forget(self.path)
         self.write_environment(about)  # without it a config is no run
-        write_text(self.config_path, config)
+        self._write_config(config)
+
+    def _write_config(self, config: str) -> None:
+        """Write the settings, and the Python of the user's own that they name."""
+        tables = tomllib.loads(config)
+        kept = tables if MADE_BY in tables else keep(self.path, tables)
+        write_text(self.config_path, dump_sections(kept))
 
     def reopen(self, config: str, step: int) -> None:
         """Let a run that was restored at a step go on with a larger budget, and another config.
@@ -164,7 +176,7 @@ class RunFolder:
                 f"begin again with --force, or with another --out"
             )
         self.summary_path.unlink(missing_ok=True)
-        write_text(self.config_path, config)
+        self._write_config(config)
 
     def write_environment(self, about: Row) -> None:
         """Write down what makes the numbers: the machine, and what is known `about` the run."""

@@ -7,9 +7,10 @@ import torch
 from partavg import budget, build
 from partavg.backends.processes import OneProcess, Processes, check_same
 from partavg.config import Config
-from partavg.config_toml import dump, settings
+from partavg.config_toml import dump, settings, to_tables
 from partavg.data.dataset import Dataset
 from partavg.folder import RunFolder
+from partavg.kept_code import digests
 from partavg.metrics.meter import Meter
 from partavg.session import Session
 from partavg.sinks import chosen
@@ -98,8 +99,8 @@ def _found(
 
 
 def _check_same(processes: Processes, config: Config, data: Dataset) -> None:
-    """Raise a ValueError if processes were started with other recipes or other data."""
-    told = processes.each(settings(config))
+    """Raise a ValueError if processes were started with other recipes, other code or other data."""
+    told = processes.each({**settings(config), **digests(to_tables(config))})
     for key in {key: None for one in told for key in one}:
         check_same(f"{key} =", [one.get(key) for one in told])
     check_same("training samples:", processes.each(len(data.train.targets)))

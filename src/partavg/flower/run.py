@@ -2,6 +2,7 @@
 
 import logging
 import secrets
+import tomllib
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -13,15 +14,17 @@ import torch
 from torch import Tensor, nn
 
 from partavg import checkpoint
-from partavg.config_toml import flat_keys
+from partavg.config_toml import dump_sections, flat_keys
 from partavg.evaluation import Transform, evaluate
 from partavg.flower.protocol import Agreement
 from partavg.flower.server import Exchange, Server
 from partavg.flower.settings import Settings
 from partavg.flower.transport import Transport
 from partavg.folder import RunFolder, write_json, write_text
+from partavg.kept_code import as_wanted, keep
 from partavg.metrics.metric import Row
 from partavg.metrics.table import METRICS, summarize
+from partavg.recipes.files import read
 from partavg.sinks import chosen
 from partavg.sinks.jsonl import JsonLines
 from partavg.sinks.sink import Feed, RunInfo
@@ -102,9 +105,11 @@ class FederatedRun:
                 }
             )
             folder.write_metrics(self._asked)
-            write_text(folder.config_path, self._settings.dump())
+            kept = keep(folder.path, tomllib.loads(self._settings.dump()))
+            write_text(folder.config_path, dump_sections(kept))
             self._save()
             return
+        as_wanted(folder.path, read(folder.config_path), tomllib.loads(self._settings.dump()))
         if saved["digest"] != self._agreement.digest():
             raise ValueError(
                 f"{folder.path} was started with another model, partition or solver: resume with "

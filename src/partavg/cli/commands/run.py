@@ -37,7 +37,7 @@ def run(
     resume: bool,
     force: bool,
 ) -> None:
-    """Train what RECIPE describes: a file, or a name that `partavg recipes` lists.
+    """Train what RECIPE describes: a file, a folder, or a name that `partavg recipes` lists.
 
     A recipe of several schemes is trained with partial averaging if no other is named.
     """
@@ -58,7 +58,7 @@ def run(
             options.check_resume(out, resume=resume, force=force)
             found = recipes.load(recipe, overrides)
             config = comparing.chosen(found, scheme)
-            folder = RunFolder(this.out(out, Path(recipe).stem))
+            folder = RunFolder(this.out(out, found.name.rpartition("/")[2]))
             samples = create("data", config.data, root(data))
         session = this.start(config, samples, folder, resume=resume, force=force)
         if session is None:
