@@ -223,10 +223,9 @@ def too_few_classes(root):
     return points(root)._replace(classes=2)
 
 
-def arrays(root):
-    inputs, targets = points(root).train
-    samples = Samples(inputs.numpy(), targets.numpy())  # type: ignore[arg-type]
-    return Dataset(samples, samples, 3)
+def text(root):
+    samples = ["good", "bad"], [1, 0]
+    return Dataset(samples, samples, 2)
 
 
 def of_another_model(layout, parts, seed):
@@ -262,9 +261,9 @@ class Silent:
         ("model", narrow, "cannot be trained on points, with inputs [5] and 3 classes"),
         ("model", other_input, "cannot be trained on points"),
         ("data", anything, "gave int, and not a partavg.data Dataset"),
-        ("data", unpaired, "training inputs [119, 5] and targets [120]"),
+        ("data", unpaired, "training samples: inputs [119, 5] and targets [120] differ in length"),
         ("data", too_few_classes, "targets from 0 to 2: with 2 classes, use 0 to 1"),
-        ("data", arrays, "samples that are no tensors"),
+        ("data", text, "training samples: the inputs hold text: make numbers of it"),
         ("partition", no_arguments, "cannot be called with a layout"),
         ("partition", anything, "gave int, and not a Partition"),
         ("partition", of_another_model, "cut the model that is trained"),
@@ -272,8 +271,8 @@ class Silent:
         ("loss", anything, "loss.name = 'odd' gave 3 for a batch: return the mean"),
         ("loss", each_sample, "loss.name = 'odd' gave a tensor [2] for a batch"),
         ("loss", Silent, "gave Silent, and not a function of outputs and targets"),
-        ("split", anything, "must give 4 workers a tensor of indices below 96 each"),
-        ("split", beyond, "must give 4 workers"),
+        ("split", anything, "split.name = 'odd' is 3: give a list with the indices of each worker"),
+        ("split", beyond, "split.name = 'odd': worker 0 owns sample 96, and there are 0 to 95"),
         ("solver", anything, "gave int, and not a Solver"),
         ("lr_schedule", anything, "gave int, and not a function of the step"),
         ("pace", anything, "gave int, and not a function of the step, or None"),

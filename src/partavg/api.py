@@ -13,7 +13,6 @@ from partavg.core.schedule import Schedule
 from partavg.data.root import root
 from partavg.evaluation import Asked
 from partavg.folder import RunFolder, next_folder
-from partavg.metrics.moment import Samples
 from partavg.notebook import Comparison, Results, Table, load_run, shown_here
 from partavg.outputs import check_page
 from partavg.recipe import load
@@ -31,7 +30,7 @@ def follow(
     simulation: Simulation,
     until: int,
     *,
-    test: Samples | None = None,
+    test: Any = None,
     every: int = 10,
     name: str = "run",
     metrics: Asked = (),
@@ -86,7 +85,7 @@ def compare(
     schemes: Mapping[str, Any] | None = None,
     interval: int | None = None,
     seeds: int | Sequence[int] = 1,
-    test: Samples | None = None,
+    test: Any = None,
     every: int = 10,
     metrics: Asked = (),
     sinks: Sequence[Sink] = (),

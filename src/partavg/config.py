@@ -7,15 +7,17 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
 
-from partavg.backends.planner import Bank, Buffers, Weights
+from partavg.backends.planner import Bank, Buffers, WeightsPolicy
 from partavg.core.adapt import ADAPTS, Adapt
 from partavg.core.pace import PACES
 from partavg.core.participation import Redistribution
 from partavg.core.rates import RATES
 from partavg.core.solver import Solver
 from partavg.data import DATASETS
-from partavg.data.dataset import Dataset, Samples
+from partavg.data.dataset import Dataset
+from partavg.data.gather import Store
 from partavg.data.images import Normalize
+from partavg.data.samples import Samples
 from partavg.data.split import SPLITS
 from partavg.engines.choose import EngineName
 from partavg.engines.fused.precision import Precision
@@ -75,7 +77,7 @@ class Averaging:
     interval: Annotated[int, Ge(1)] = 10
     parts: Annotated[int, Ge(1)] | None = None
     partition: str = "channel"
-    weights: Weights = "uniform"
+    weights: WeightsPolicy | tuple[float, ...] = "uniform"
     buffers: Buffers = "part"
     shuffle: bool = False
     delay: Annotated[int, Ge(0)] = 0
@@ -90,6 +92,8 @@ class Execution:
     precision: Precision = "auto"
     deterministic: bool = False
     device: str = "auto"
+    store: Store = "auto"
+    """Where the samples are kept: on the device if they fit there, else in host memory."""
 
 
 @dataclass(frozen=True, slots=True)

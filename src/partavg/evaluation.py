@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from partavg.core import inputs as trees
 from partavg.core.inputs import Inputs
+from partavg.data.convert import as_samples
+from partavg.data.samples import Samples
 from partavg.engines.model import Loss
 from partavg.registry import table
 from partavg.scores.classes import accuracy
@@ -30,7 +32,7 @@ ACCURACY = Score("accuracy", accuracy, required=False)
 """What is measured wherever there are classes."""
 
 
-def unchanged(inputs: Inputs) -> Inputs:
+def unchanged(inputs: Any) -> Any:
     """The Transform of inputs that are stored as a model sees them."""
     return inputs
 
@@ -84,7 +86,7 @@ class Counts(NamedTuple):
 def evaluate(
     module: nn.Module,
     loss: Loss,
-    samples: tuple[Inputs, Tensor],
+    samples: Any,
     transform: Transform = unchanged,
     *,
     metrics: Asked = (),
@@ -103,7 +105,8 @@ def evaluate(
     0.75
     """
     scores = scores_of(metrics)
-    return count(module, MeanLoss(loss), samples, transform, scores).evaluation(scores)
+    known = as_samples(samples, dtype=next((p.dtype for p in module.parameters()), None))
+    return count(module, MeanLoss(loss), known, transform, scores).evaluation(scores)
 
 
 def scores_of(metrics: Asked = ()) -> list[Score]:
@@ -120,14 +123,14 @@ def scores_of(metrics: Asked = ()) -> list[Score]:
 def count(
     module: nn.Module,
     loss: MeanLoss,
-    samples: tuple[Inputs, Tensor],
+    samples: Samples,
     transform: Transform,
     scores: Sequence[Score],
 ) -> Counts:
     """What some samples add to an evaluation."""
     module.eval()
     summed: dict[str, Any] = {}
-    for inputs, targets in _batches(_device(module, samples[0]), *samples):
+    for inputs, targets in _batches(_device(module, samples.inputs), *samples):
         loss.find_out(partial(_few, module, transform, inputs, targets))
         outputs = trees.call(module, transform(inputs))
         found = {"": loss.of(outputs, targets), **{s.key: s.of(outputs, targets) for s in scores}}
@@ -156,14 +159,17 @@ def recompute_statistics_(
 
 
 def _few(
-    module: nn.Module, transform: Transform, inputs: Inputs, targets: Tensor, most: int, times: int
-) -> tuple[Any, Tensor]:
+    module: nn.Module, transform: Transform, inputs: Inputs, targets: Inputs, most: int, times: int
+) -> tuple[Any, Inputs]:
     """Outputs and targets of the first samples of a batch, all of them so many times."""
-    some = trees.each(lambda tensor: torch.cat([tensor[:most]] * times), inputs)
-    return trees.call(module, transform(some)), torch.cat([targets[:most]] * times)
+
+    def some(tensor: Tensor) -> Tensor:
+        return torch.cat([tensor[:most]] * times)
+
+    return trees.call(module, transform(trees.each(some, inputs))), trees.each(some, targets)
 
 
-def _batches(device: torch.device, inputs: Inputs, *others: Tensor) -> Iterator[tuple[Any, ...]]:
+def _batches(device: torch.device, inputs: Inputs, *others: Inputs) -> Iterator[tuple[Any, ...]]:
     """Equal batches, so that none is left with the one sample that BatchNorm refuses.
 
     Those of samples that are elsewhere come to the device one by one.

@@ -103,7 +103,7 @@ def _check_same(processes: Processes, config: Config, data: Dataset) -> None:
     told = processes.each({**settings(config), **digests(to_tables(config))})
     for key in {key: None for one in told for key in one}:
         check_same(f"{key} =", [one.get(key) for one in told])
-    check_same("training samples:", processes.each(len(data.train.targets)))
+    check_same("training samples:", processes.each(data.train.size))
 
 
 def _plain(device: torch.device, processes: Processes) -> str:

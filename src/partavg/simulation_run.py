@@ -6,19 +6,18 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
-
-from torch import Tensor
+from typing import Any
 
 from partavg.backends.description import Sections, flat
 from partavg.backends.simulate import Simulation
 from partavg.config import Checkpoints, Metrics
 from partavg.config_toml import dump_sections, flat_keys
+from partavg.data.convert import as_samples
 from partavg.engines.choose import Choice
 from partavg.evaluation import Asked
 from partavg.folder import MADE_BY, RunFolder
 from partavg.metrics.meter import Meter
 from partavg.metrics.metric import Metric, Row
-from partavg.metrics.moment import Samples
 from partavg.metrics.table import METRICS
 from partavg.session import Session, Stop
 from partavg.sinks.sink import Sink
@@ -38,7 +37,7 @@ class SimulationRun(Session):
         simulation: Simulation,
         until: int,
         *,
-        test: Samples | None = None,
+        test: Any = None,
         every: int = 10,
         metrics: Asked = (),
         sinks: Sequence[Sink] = (),
@@ -72,10 +71,12 @@ class SimulationRun(Session):
                 simulation.use(_stored_engine(folder, simulation.engine))
         sections = _sections(simulation, until, every, asked, checkpoints)
         train = simulation.samples if folder else None
+        dtype = simulation.workers.params.dtype
+        known = None if test is None else as_samples(test, dtype=dtype)
         super().__init__(
             simulation,
             until,
-            Meter(simulation, options, until, train=train, test=test, asked=asked),
+            Meter(simulation, options, until, train=train, test=known, asked=asked),
             settings=flat(sections),
             folder=folder,
             checkpoints=checkpoints,
@@ -175,10 +176,8 @@ def _stored_engine(folder: RunFolder, chosen: Choice) -> Choice:
 
 def _label_counts(simulation: Simulation) -> list[list[int]]:
     """How many samples of each class each worker owns; none where there are no classes."""
-    labels = simulation.samples.targets
-    if not isinstance(labels, Tensor) or labels.ndim != 1 or labels.dtype.is_floating_point:
-        return []
-    if not len(labels) or int(labels.min()) < 0:
+    labels = simulation.samples.labels
+    if labels is None or int(labels.min()) < 0:
         return []
     known, classes = labels.cpu(), int(labels.max()) + 1
     return [known[own].bincount(minlength=classes).tolist() for own in simulation.split]

@@ -11,6 +11,18 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from partavg.backends.checks import (
+    check_engine,
+    check_model,
+    check_policies,
+    check_solver,
+    check_whole,
+    device_of,
+    float_type,
+    placed,
+    rate_of,
+    tried,
+)
 from partavg.backends.current_plan import CurrentPlan
 from partavg.backends.description import (
     Sections,
@@ -19,7 +31,7 @@ from partavg.backends.description import (
     fingerprint,
     plain,
 )
-from partavg.backends.evaluating import made_by_all, near
+from partavg.backends.evaluating import made_by_all
 from partavg.backends.planner import (
     Bank,
     Buffers,
@@ -27,6 +39,7 @@ from partavg.backends.planner import (
     Weights,
     bank_device,
     check_aggregate,
+    check_drawn_weights,
     check_needs,
     check_recut,
     client_weights,
@@ -35,12 +48,10 @@ from partavg.backends.planner import (
 from partavg.backends.process_states import ProcessStates
 from partavg.backends.processes import OneProcess, Processes, dealt_evenly, own_workers
 from partavg.core import average
-from partavg.core import inputs as trees
 from partavg.core.abilities import described
 from partavg.core.adapt import Adapt
 from partavg.core.aggregate import Aggregate, weighted_sum
 from partavg.core.exchange import common_model
-from partavg.core.inputs import Inputs
 from partavg.core.loop import Batch, Record, Watch, train, unwatched
 from partavg.core.pace import Pace
 from partavg.core.participation import Participation
@@ -51,11 +62,13 @@ from partavg.core.solver import Solver
 from partavg.core.trial import check_abilities, shared_names
 from partavg.core.workers import Workers
 from partavg.data.batches import Batches
-from partavg.data.dataset import Samples
+from partavg.data.convert import as_samples
+from partavg.data.gather import Store, chosen_store, gather_from, moved
+from partavg.data.ownership import checked_split
+from partavg.data.samples import Samples
 from partavg.engines.choose import Choice, choose
 from partavg.engines.fused.precision import Precision
 from partavg.engines.model import Loss, RowModel
-from partavg.engines.trainable import check_types
 from partavg.evaluation import (
     Asked,
     Counts,
@@ -68,7 +81,7 @@ from partavg.scores.mean_loss import MeanLoss
 from partavg.scores.score import Score
 from partavg.solvers.sgd import SGD
 
-Augment = Callable[[Tensor, Tensor | None], Tensor]
+Augment = Callable[[Any, Tensor | None], Any]
 """(stored inputs, a key per worker to draw from, or None when evaluating) -> what a model sees."""
 
 
@@ -82,17 +95,18 @@ class Discrepancy(NamedTuple):
 class Simulation:
     """Workers that train copies of one model, each on its own samples.
 
-    `split` holds the indices of each worker's samples. `lr` is a number or a function of the
-    step. `weights` are "uniform" or by "samples" owned. `buffers` says what becomes of
-    BatchNorm's statistics: averaged with their "part", at "every" averaging, kept "local", or
-    local and "recompute"d from training samples for evaluation. With `participation` only some
-    of the workers train at a time, with `pace` not all of them take every step; what a client that
-    is not active keeps is in a `bank` on the "device" or the "cpu". `delay` lets averages arrive
-    later, `adapt` changes the schedule while training goes on. `aggregate` is what becomes of the
-    workers' messages, by default their weighted sum. `transform` makes of stored samples
-    what the model sees, for example `Images`. `precision` and `deterministic` are the
-    fused engine's. The workers are dealt over `processes`, which all make the same
-    calls.
+    `samples` are (inputs, targets) or anything else that `as_samples` takes. They are kept on the
+    device if they fit there, else in host memory; a `store` of "device" or "host" decides it.
+    `split` holds the indices of each worker's samples, or masks. `lr` is a number or a function of
+    the step. `weights` are "uniform", by "samples" owned, or a number per client. `buffers` says
+    what becomes of BatchNorm's statistics: averaged with their "part", at "every" averaging, kept
+    "local", or local and "recompute"d from training samples for evaluation. With `participation`
+    only some of the workers train at a time, with `pace` not all of them take every step; what a
+    client that is not active keeps is in a `bank` on the "device" or the "cpu". `delay` lets
+    averages arrive later, `adapt` changes the schedule while training goes on. `aggregate` is what
+    becomes of the workers' messages, by default their weighted sum. `transform` makes of stored
+    samples what the model sees, for example `Images`. `precision` and `deterministic` are the fused
+    engine's. The workers are dealt over `processes`, which all make the same calls.
 
     >>> from partavg import iid
     >>> x = torch.arange(40.0).view(40, 1)
@@ -111,8 +125,8 @@ class Simulation:
         self,
         model: nn.Module,
         loss: Loss,
-        samples: tuple[Tensor, Tensor],
-        split: Sequence[Int[Tensor, "_"]],
+        samples: Any,
+        split: Any,
         *,
         schedule: Schedule,
         lr: float | Callable[[int], float],
@@ -128,6 +142,7 @@ class Simulation:
         adapt: Adapt | None = None,
         aggregate: Aggregate = weighted_sum,
         transform: Augment | None = None,
+        store: Store = "auto",
         engine: str = "auto",
         chunk: int = 0,
         precision: Precision = "auto",
@@ -136,23 +151,31 @@ class Simulation:
         device: str | torch.device = "cpu",
         processes: Processes | None = None,
     ) -> None:
-        check_types(model, loss)
+        check_model(model, loss)
+        check_policies(schedule, participation, pace, adapt, transform)
+        check_engine(engine, precision, deterministic)
+        for what, number, least in (
+            ("batch", batch, 1), ("chunk", chunk, 0), ("delay", delay, 0), ("seed", seed, 0),
+        ):  # fmt: skip
+            check_whole(number, what, least)
         self._processes = processes or OneProcess()
-        self._device = torch.device(device)
-        self.samples = Samples(*(tensor.to(self._device) for tensor in samples))
-        self.split = list(split)
+        self._device = device_of(device)
+        known = as_samples(samples, dtype=float_type(model))
+        self.split = split = checked_split(split, known.size)
         """The indices of each worker's samples."""
+        self._gather, self._store = gather_from(known, self._device, store), store
         self._batches = Batches(split, batch, seed)
         self._model = RowModel(model, loss, self._device)
-        self._solver = solver or SGD()
+        self._solver = SGD() if solver is None else solver
+        check_solver(self._solver)
         check_abilities(self._solver)
         put_away = participation is not None and participation.puts_away
         check_needs(self._solver, put_away=put_away, uneven=pace is not None, delay=delay)
         check_aggregate(aggregate, self._solver)
-        self._lr = lr if callable(lr) else lambda step: lr
+        self._lr = rate_of(lr)
         self._loss = MeanLoss(loss)
         self._recompute = buffers == "recompute"
-        self._transform = transform or _as_stored
+        self._transform = placed(transform, self._device) or _as_stored
         if participation and participation.clients != len(split):
             raise ValueError(
                 f"participation counts {participation.clients} clients, the split {len(split)}: "
@@ -161,6 +184,8 @@ class Simulation:
 
         check_delay(delay, schedule, buffers)
         check_recut(adapt, partition, put_away=put_away)
+        shares = client_weights(weights, split)
+        check_drawn_weights(shares, participation)
         self.active = participation.active if participation else len(split)
         """Workers that train at a time, in all processes."""
         self._given: Sections = {
@@ -190,9 +215,7 @@ class Simulation:
             self._model.buffers,
             partition,
             buffers,
-            client_weights(weights, split).to(
-                self._device, average.accumulating(self._model.dtype)
-            ),
+            shares.to(self._device, average.accumulating(self._model.dtype)),
             participation,
             pace,
             delay,
@@ -204,18 +227,13 @@ class Simulation:
         )
         self._current = CurrentPlan(schedule, adapt, planner)
 
-        start = self._model.start()
-        self.engine = self._processes.first(
-            lambda: choose(
-                engine,
-                chunk,
-                self._model,
-                start,
-                self._batch(1),
-                precision=precision,
-                deterministic=deterministic,
-            )
-        )
+        start, first = self._model.start(), self._batch(1)
+
+        def trial() -> Choice:
+            how = {"precision": precision, "deterministic": deterministic}
+            return choose(engine, chunk, self._model, start, first, **how)  # type: ignore[arg-type]
+
+        self.engine = self._processes.first(lambda: tried(trial, first, transform))
         self._engine_is_free = engine == "auto"
         self._engine = self.engine.build(self._model)
         self._owners: tuple[Partition | None, Tensor] = None, torch.empty(0)
@@ -252,8 +270,8 @@ class Simulation:
             },
             "data": {
                 "name": "given",
-                "samples": len(self.samples.targets),
-                "sha256": fingerprint(self.samples),
+                "samples": self.samples.size,
+                "sha256": fingerprint(self.samples.tensors),
             },
             "engine": {
                 "name": engine.name,
@@ -262,6 +280,16 @@ class Simulation:
                 "device": str(self._device),
             },
         }
+
+    @property
+    def samples(self) -> Samples:
+        """What all workers train on."""
+        return self._gather.samples
+
+    @property
+    def store(self) -> str:
+        """Where the samples are: on the "device", or in the memory of the "host"."""
+        return self._gather.store
 
     @property
     def schedule(self) -> Schedule:
@@ -347,29 +375,29 @@ class Simulation:
         """A copy of the model with the parameters of a worker held here, in evaluation mode."""
         return self._model.module(self.workers.params[row], self.workers.buffers[row])
 
-    def evaluate(self, samples: tuple[Inputs, Tensor], metrics: Asked = ()) -> Evaluation:
-        """Loss and metrics of the averaged model u; each process evaluates some samples."""
-        scores, module = scores_of(metrics), self.consensus()
-        some = dealt_evenly(len(samples[1]), self._processes.size)[self._processes.rank]
-        inputs = trees.each(lambda tensor: tensor[some], samples[0])
-        own = inputs, samples[1][some]
+    def evaluate(self, samples: Any, metrics: Asked = ()) -> Evaluation:
+        """Loss and metrics of the averaged model u; each process evaluates some samples.
+
+        Samples are whatever `as_samples` takes.
+        """
+        scores, module, known = scores_of(metrics), self.consensus(), self._known(samples)
+        some = dealt_evenly(known.size, self._processes.size)[self._processes.rank]
+        own = self._near(known.some(some))
         counts = made_by_all(self._processes, lambda: self._count(module, own, scores))
         return Counts.total(counts).evaluation(scores)
 
-    def evaluate_worker(
-        self, row: int, samples: tuple[Inputs, Tensor], metrics: Asked = ()
-    ) -> Evaluation:
+    def evaluate_worker(self, row: int, samples: Any, metrics: Asked = ()) -> Evaluation:
         """Loss and metrics of the model of one worker held here."""
-        scores = scores_of(metrics)
-        return self._count(self.worker(row), samples, scores).evaluation(scores)
+        scores, known = scores_of(metrics), self._near(self._known(samples))
+        return self._count(self.worker(row), known, scores).evaluation(scores)
 
     def evaluate_workers(
-        self, samples: tuple[Inputs, Tensor], most: int | None = None, metrics: Asked = ()
+        self, samples: Any, most: int | None = None, metrics: Asked = ()
     ) -> list[Evaluation]:
         """Loss and metrics of all workers' models, or of the first few."""
         scores = scores_of(metrics)
         held = self._here(np.arange(self.active)[:most])
-        known = near(samples, self._device)
+        known = self._near(self._known(samples))
         rows = (tensor[: len(held)] for tensor in (self.workers.params, self.workers.buffers))
 
         def own() -> list[Evaluation]:
@@ -414,26 +442,28 @@ class Simulation:
         """Of some value per worker, those of the workers held here."""
         return workers[self._current.plan.rows]
 
-    def _count(
-        self, module: nn.Module, samples: tuple[Inputs, Tensor], scores: Sequence[Score]
-    ) -> Counts:
+    def _count(self, module: nn.Module, samples: Samples, scores: Sequence[Score]) -> Counts:
         return count(module, self._loss, samples, self._seen, scores)
 
-    def _seen(self, inputs: Tensor) -> Tensor:
+    def _known(self, samples: Any) -> Samples:
+        return as_samples(samples, dtype=self._model.dtype)
+
+    def _near(self, samples: Samples) -> Samples:
+        """Samples on the device, unless those stay in host memory that are too many for it."""
+        near = chosen_store(samples, self._device, self._store) == "device"
+        return moved(samples, self._device) if near else samples
+
+    def _seen(self, inputs: Any) -> Any:
         return self._transform(inputs, None)
 
     def _batch(self, step: int) -> Batch:
-        chosen = self._batches(step, self.clients(step))
-        indices, keys = (self._sent(tensor) for tensor in chosen)
-        inputs, targets = self.samples
-        return Batch(self._transform(inputs[indices], keys), targets[indices], keys)
+        (inputs, targets), keys = self._gather(step, self._draw)
+        return Batch(self._transform(inputs, keys), targets, keys)
 
-    def _sent(self, tensor: Tensor) -> Tensor:
-        """A tensor on the device, without waiting for what the device is at."""
-        if self._device.type != "cuda":
-            return tensor.to(self._device)
-        return tensor.pin_memory().to(self._device, non_blocking=True)
+    def _draw(self, step: int) -> tuple[Tensor, Tensor]:
+        """The indices of all workers' samples and their keys."""
+        return self._batches(step, self.clients(step))
 
 
-def _as_stored(inputs: Tensor, keys: Tensor | None) -> Tensor:
+def _as_stored(inputs: Any, keys: Tensor | None) -> Any:
     return inputs

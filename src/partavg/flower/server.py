@@ -189,8 +189,12 @@ class Server:
 
     def _weights(self, found: Round) -> dict[int, float]:
         """p_i of those who answered."""
-        by_samples = self._rules.weights == "samples"
-        counts = {c: reply.samples if by_samples else 1 for c, reply in found.replies.items()}
+        given = self._rules.weights
+        counts = dict.fromkeys(found.replies, 1.0)
+        if given == "samples":
+            counts = {client: float(reply.samples) for client, reply in found.replies.items()}
+        elif not isinstance(given, str):
+            counts = {client: given[client] for client in found.replies}
         return {client: count / sum(counts.values()) for client, count in counts.items()}
 
     def _discrepancy(self, found: Round, weights: Mapping[int, float], due: int) -> float | None:

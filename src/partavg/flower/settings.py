@@ -14,7 +14,7 @@ from annotated_types import Ge, Gt
 from torch import nn
 
 from partavg import build
-from partavg.backends.planner import Planner, check_aggregate
+from partavg.backends.planner import Planner, check_aggregate, client_weights
 from partavg.config import Config, create
 from partavg.config_toml import dump_sections, parse, section
 from partavg.core.abilities import abilities
@@ -171,9 +171,19 @@ class Settings:
                 f"flower.min_clients = {self.flower.min_clients} is more than the {self._active} "
                 f"clients that are active: use 1 to {self._active}"
             )
+        self._check_weights()
         self._check_participation()
         build.solver(self.config)
         self.rate(1)
+
+    def _check_weights(self) -> None:
+        weights, clients = self.config.averaging.weights, self.config.training.workers
+        shares = client_weights(weights, [torch.zeros(1)] * clients)
+        if not shares.all():
+            raise ValueError(
+                f"averaging.weights = {list(weights)} has a 0, and those who answer may be such "
+                f"clients only: use numbers above 0"
+            )
 
     def _check_participation(self) -> None:
         who = build.participation(self.config)

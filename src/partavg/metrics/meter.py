@@ -12,8 +12,9 @@ from partavg.backends.simulate import Simulation
 from partavg.config import Metrics
 from partavg.core.inputs import each
 from partavg.core.loop import Record, unwatched
+from partavg.data.samples import Samples
 from partavg.metrics.metric import Metric, Row, Value
-from partavg.metrics.moment import Moment, Samples, due
+from partavg.metrics.moment import Moment, due
 from partavg.metrics.table import METRICS, is_extra
 from partavg.scores.classes import accuracy
 from partavg.scores.score import MetricFailed, Score, Unmeasurable

@@ -9,12 +9,10 @@ from torch import Tensor
 
 from partavg.backends.simulate import Simulation
 from partavg.config import Metrics
-from partavg.core.inputs import Inputs, each
 from partavg.core.loop import Record
+from partavg.data.samples import Samples
 from partavg.evaluation import Evaluation
 from partavg.scores.score import Score
-
-Samples = tuple[Inputs, Tensor]
 
 
 @dataclass(frozen=True)
@@ -94,12 +92,12 @@ class Moment:
     @cached_property
     def round_samples(self) -> Samples:
         """Training samples for the losses at the end of a round, at equal distances."""
-        inputs, targets = _known(self.train, "train")
+        samples = _known(self.train, "train")
         most = self.options.round_losses_samples
-        if not 0 < most < len(targets):
-            return inputs, targets
-        some = torch.arange(most, device=targets.device) * len(targets) // most
-        return each(lambda tensor: tensor[some], inputs), targets[some]
+        if not 0 < most < samples.size:
+            return samples
+        device = samples.tensors[0].device
+        return samples.some(torch.arange(most, device=device) * samples.size // most)
 
 
 def due(step: int, every: int) -> bool:

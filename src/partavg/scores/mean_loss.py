@@ -7,6 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from partavg.core.inputs import Inputs, count
 from partavg.scores.score import Pair
 from partavg.scores.shapes import IGNORED
 
@@ -30,7 +31,7 @@ class MeanLoss:
         ignored = _said(loss, "ignore_index")
         self._ignored = IGNORED if ignored is None else int(ignored)
 
-    def find_out(self, few: Callable[[int, int], tuple[Any, Tensor]]) -> None:
+    def find_out(self, few: Callable[[int, int], tuple[Any, Inputs]]) -> None:
         """Try the loss, unless it is known: `few(n, times)` are outputs and targets of n samples.
 
         A loss of 0, or one that is not finite, tells nothing: the next batch may.
@@ -44,21 +45,23 @@ class MeanLoss:
             doubled = abs(float(twice / once) - 2) < 0.01
             self.reduction = "sum" if doubled else "mean"
 
-    def of(self, outputs: Any, targets: Tensor) -> Pair:
+    def of(self, outputs: Any, targets: Inputs) -> Pair:
         """The sum and the count of a batch."""
         value = torch.as_tensor(self.loss(outputs, targets)).double()
-        count = self._count(targets)
+        counted = self._count(targets)
         if value.ndim:
-            per_target = value.shape == targets.shape
-            return value.sum(), count if per_target else float(value.numel())
+            per_target = isinstance(targets, Tensor) and value.shape == targets.shape
+            return value.sum(), counted if per_target else float(value.numel())
         if self.reduction == "sum":
-            return value, count
-        total = value * count
-        if isinstance(count, Tensor):
-            total = torch.where(count > 0, total, 0)  # the mean of none is NaN
-        return total, count
+            return value, counted
+        total = value * counted
+        if isinstance(counted, Tensor):
+            total = torch.where(counted > 0, total, 0)  # the mean of none is NaN
+        return total, counted
 
-    def _count(self, targets: Tensor) -> Tensor | float:
+    def _count(self, targets: Inputs) -> Tensor | float:
+        if not isinstance(targets, Tensor):
+            return float(count(targets))
         if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
             return float(len(targets))
         return (targets.long() != self._ignored).sum().double()
