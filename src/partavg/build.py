@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from partavg.backends.planner import check_needs, check_recut, partition_of
+from partavg.backends.planner import check_needs, check_recut, partition_of, what_is_shared
 from partavg.backends.processes import Processes
 from partavg.backends.simulate import Simulation
 from partavg.combinations import check_images, check_words
@@ -27,6 +27,7 @@ from partavg.data.batches import Batches
 from partavg.data.dataset import Dataset
 from partavg.data.images import Images
 from partavg.data.split import Split
+from partavg.data.test_split import split_alike, split_by_owner
 from partavg.engines.model import RowModel
 from partavg.sinks import chosen
 
@@ -56,9 +57,19 @@ def scaled(config: Config, data: Dataset) -> Dataset:
 
 def metrics(config: Config) -> Metrics:
     """What is measured; a scaled run is evaluated as often as the whole one would be."""
-    every = config.metrics.evaluate_every
-    scale = Fraction(str(config.training.scale))
-    return replace(config.metrics, evaluate_every=max(1, nearest(every, scale)) if every else 0)
+    options, scale = config.metrics, Fraction(str(config.training.scale))
+
+    def scaled_down(every: int) -> int:
+        return max(1, nearest(every, scale)) if every else 0
+
+    clients_every = options.clients_every
+    if clients_every is None:
+        clients_every = options.evaluate_every if config.averaging.local else 0
+    return replace(
+        options,
+        evaluate_every=scaled_down(options.evaluate_every),
+        clients_every=scaled_down(clients_every),
+    )
 
 
 def rate(config: Config, data: Dataset) -> Rate:
@@ -143,6 +154,15 @@ def split(config: Config, data: Dataset) -> Split:
     return owned
 
 
+def test_split(config: Config, full: Dataset) -> Split:
+    """Which client owns which test samples of `scaled` data: as it owns training samples."""
+    data = scaled(config, full)
+    owned = split(config, data)
+    if config.split.name == "writer" and data.writers is not None and data.test_writers is not None:
+        return split_by_owner(data.writers, owned, data.test_writers)
+    return split_alike(data.train.targets, owned, data.test.targets, config.training.seed)
+
+
 def _indices(found: object, count: int) -> bool:
     """Whether something is a tensor of indices of so many samples."""
     if not isinstance(found, Tensor) or found.ndim != 1 or found.dtype != torch.int64:
@@ -178,6 +198,7 @@ def simulation(
         partition=averaging.partition,
         weights=averaging.weights,
         buffers=averaging.buffers,
+        local=averaging.local,
         participation=participation(config),
         bank=config.participation.bank,
         pace=pace(config),
@@ -222,8 +243,10 @@ def check(config: Config, full: Dataset) -> None:
     policy = adapt(config, full)
     if policy:
         policy.first(schedule(config))
-    params = RowModel(_model(config, data), F.cross_entropy, torch.device("cpu")).params
-    partition_of(params, averaging.partition, parts, training.seed)
+    rows = RowModel(_model(config, data), F.cross_entropy, torch.device("cpu"))
+    own = averaging.local, rows.params, rows.buffers, averaging.buffers
+    params, _ = what_is_shared(*own)
+    partition_of(params.shared, averaging.partition, parts, training.seed)
     check_images(config, data)
     chosen(config.metrics)
     device(config)

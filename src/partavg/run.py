@@ -54,13 +54,14 @@ class Run:
         device = build.device(config, self.processes)
         self.steps = build.steps(config, data)
         self._simulation = build.simulation(config, data, device, self.processes)
-        known = build.scaled(config, data)
+        known, measured = build.scaled(config, data), build.metrics(config)
         self._meter = Meter(
             self._simulation,
-            build.metrics(config),
+            measured,
             self.steps,
             train=known.train,
             test=known.test,
+            test_split=build.test_split(config, data) if measured.clients_every else None,
         )
         engine = self._simulation.engine
         execution = replace(

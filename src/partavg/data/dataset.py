@@ -22,6 +22,8 @@ class Dataset(NamedTuple):
     classes: int
     writers: Int[Tensor, "n"] | None = None
     """The writer of each training sample, where the dataset knows."""
+    test_writers: Int[Tensor, "_"] | None = None
+    """The writer of each test sample, numbered as those of the training samples."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -62,4 +64,5 @@ class Dataset(NamedTuple):
             Samples(*(tensor[judged] for tensor in self.test)),
             self.classes,
             None if self.writers is None else self.writers[kept],
+            None if self.test_writers is None else self.test_writers[judged],
         )

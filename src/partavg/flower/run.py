@@ -157,8 +157,8 @@ class FederatedRun:
         return ", ".join(parts)
 
     def _evaluated(self) -> Row:
-        if self._test is None:
-            return {}
+        if self._test is None or self._agreement.plan.partition.local:
+            return {}  # with local parameters the server has nobody's model
         found = evaluate(self.model(), self._agreement.model.criterion, self._test, self._seen)
         row: Row = {"test_loss": found.loss}
         return row if found.accuracy is None else {**row, "accuracy": found.accuracy}

@@ -1,6 +1,6 @@
 """The meter of a run: rows of metrics from what happens, and the seconds of its phases."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
 
@@ -75,13 +75,16 @@ class Meter:
         *,
         train: Samples | None = None,
         test: Samples | None = None,
+        test_split: Sequence[Tensor] | None = None,
     ) -> None:
         self._simulation, self._options = simulation, options
         self._metrics = _asked(options)
         self._before_averaging: dict[str, Value] = {}
         self.timings: dict[str, float] = {}
         """Seconds in each phase, where they are wanted."""
-        self._now = Moment(simulation, options, steps, train, test, timings=self.timings)
+        self._now = Moment(
+            simulation, options, steps, train, test, test_split, timings=self.timings
+        )
         device = simulation.workers.params.device
         self._lap = Stopwatch(self.timings, device) if options.timings else unwatched
 

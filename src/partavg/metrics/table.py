@@ -1,6 +1,7 @@
 """The table of metrics: an entry and a function for each, from measuring to charts."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from statistics import fmean, pstdev
 from typing import get_args
 
 from partavg.config import LocalAccuracy
@@ -21,7 +22,7 @@ def columns(summaries: Iterable[Row]) -> list[Column]:
         column
         for metric in presented()
         for column in metric.columns
-        if not is_extra(metric.key) or column.key in known
+        if not (is_extra(metric.key) or metric.key in _OF_CLIENTS) or column.key in known
     ]
 
 
@@ -56,6 +57,15 @@ def _discrepancy_parts(at: Moment) -> Value:
     return at.simulation.per_part(at.columns_apart) if wanted else None
 
 
+def _of_average(key: str) -> Measure:
+    """What the averaged model reaches on the test set."""
+    return lambda at: getattr(at.on_test, key) if at.evaluates_average else None
+
+
+def _train_loss(at: Moment) -> Value:
+    return at.on_train.loss if at.train and not at.simulation.local else None
+
+
 def _smallest_local(at: Moment) -> Value:
     return min(found.loss for found in at.simulation.evaluate_workers(at.round_samples))
 
@@ -81,6 +91,37 @@ def _locals() -> Iterator[Metric]:
         return measure
 
     return (Metric(f"accuracy_{view}", seen(view), unit="%", chart="none") for view in views)
+
+
+def _clients() -> Iterator[Metric]:
+    """Clients' own models on their own test samples: the mean, the worst and how they spread."""
+
+    def seen(view: Callable[[list[float]], float], key: str) -> Measure:
+        def measure(at: Moment) -> Value:
+            each = [getattr(found, key) for found in at.on_clients] if at.evaluates_clients else []
+            known = [value for value in each if value is not None]
+            return view(known) if known else None
+
+        return measure
+
+    own = "Each client's own model on its own test samples"
+    yield Metric("clients_accuracy", seen(fmean, "accuracy"), "Accuracy of clients",
+                 f"{own}, mean over clients, %", unit="%", column="clients' accuracy %",
+                 form=".2f", progress="clients {:.1f}%")  # fmt: skip
+    yield Metric("clients_accuracy_worst", seen(min, "accuracy"), "Accuracy of the worst client",
+                 f"{own}, %", unit="%", column="worst client %", form=".2f")  # fmt: skip
+    yield Metric("clients_accuracy_spread", seen(pstdev, "accuracy"), "Spread over clients",
+                 f"{own}, standard deviation of accuracies, %", unit="%", kind="spread",
+                 column="spread of clients %", form=".2f")  # fmt: skip
+    yield Metric("clients_loss", seen(fmean, "loss"), "Test loss of clients",
+                 f"{own}, mean over clients", chart="log")  # fmt: skip
+    yield Metric("clients_left_out", _left_out, when="end", kind="spread",
+                 column="clients left out", form=".0f", chart="none")  # fmt: skip
+
+
+def _left_out(at: Moment) -> Value:
+    """How many clients have no test samples; nothing where all have some."""
+    return sum(not len(own) for own in at.test_split or ()) or None
 
 
 _TAKEN = frozenset({"step", "steps", "scale", "stage", "part", "clients", "away", "sent",
@@ -123,16 +164,17 @@ METRICS = MetricNames("metric", {
                "(1/m) Σ ‖u_k − x_i‖², after each step", kind="spread", summary=("mean", "peak"),
                column="discrepancy", form="#.3g", chart="log", progress="discrepancy {:.3g}"),
         Metric("discrepancy_parts", _discrepancy_parts, kind="spread", summary=(), chart="none"),
-        Metric("accuracy", lambda at: at.on_test.accuracy if at.evaluates else None, "Accuracy",
+        Metric("accuracy", _of_average("accuracy"), "Accuracy",
                "Averaged model u_k on the test set, %", unit="%", column="accuracy %", form=".2f",
                progress="acc {:.1f}%"),
-        Metric("test_loss", lambda at: at.on_test.loss if at.evaluates else None, "Test loss",
+        Metric("test_loss", _of_average("loss"), "Test loss",
                "Averaged model u_k on the test set", chart="log"),
+        *_clients(),
         *_locals(),
         Metric("loss_smallest_local", _smallest_local, when="round", summary=(), chart="none"),
         Metric("loss_global", lambda at: at.simulation.evaluate(at.round_samples).loss,
                when="round", summary=(), chart="none"),
-        Metric("train_loss", lambda at: at.on_train.loss if at.train else None, when="end",
+        Metric("train_loss", _train_loss, when="end",
                column="training loss", form=".3f", chart="none"),
         Metric("discrepancy_due", None, "Discrepancy of the part that is due",
                "Federated: just before it is averaged", kind="spread", summary=(), chart="log"),
@@ -145,3 +187,4 @@ METRICS = MetricNames("metric", {
 """All metrics, in the order of a row's keys."""
 
 _OWN = frozenset(METRICS)
+_OF_CLIENTS = frozenset(metric.key for metric in _clients())
