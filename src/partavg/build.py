@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from partavg.backends.planner import check_needs, check_recut, partition_of
+from partavg.backends.planner import check_needs, check_recut, partition_of, what_is_shared
 from partavg.backends.processes import Processes
 from partavg.backends.simulate import Simulation
 from partavg.combinations import check_images, check_words, has_images
@@ -29,8 +29,9 @@ from partavg.data.batches import Batches
 from partavg.data.dataset import Dataset
 from partavg.data.images import Images
 from partavg.data.ownership import Split, checked_split
-from partavg.data.samples import shapes
+from partavg.data.samples import Samples, shapes
 from partavg.data.split import BY_CLIENT
+from partavg.data.test_split import split_alike, split_by_owner
 from partavg.engines.model import Loss, RowModel
 from partavg.own_code import where
 from partavg.sinks import chosen
@@ -61,9 +62,19 @@ def scaled(config: Config, data: Dataset) -> Dataset:
 
 def metrics(config: Config) -> Metrics:
     """What is measured; a scaled run is evaluated as often as the whole one would be."""
-    every = config.metrics.evaluate_every
-    scale = Fraction(str(config.training.scale))
-    return replace(config.metrics, evaluate_every=max(1, nearest(every, scale)) if every else 0)
+    options, scale = config.metrics, Fraction(str(config.training.scale))
+
+    def scaled_down(every: int) -> int:
+        return max(1, nearest(every, scale)) if every else 0
+
+    clients_every = options.clients_every
+    if clients_every is None:
+        clients_every = options.evaluate_every if config.averaging.local else 0
+    return replace(
+        options,
+        evaluate_every=scaled_down(options.evaluate_every),
+        clients_every=scaled_down(clients_every),
+    )
 
 
 def rate(config: Config, data: Dataset) -> Rate:
@@ -162,6 +173,21 @@ def split(config: Config, data: Dataset) -> Split:
     return checked_split(owned, data.train.size, workers, called)
 
 
+def test_split(config: Config, full: Dataset) -> Split:
+    """Which client owns which test samples of `scaled` data: as it owns training samples."""
+    data = scaled(config, full)
+    owned, writers = split(config, data), data.writers
+    if config.split.name in BY_CLIENT and writers is not None and data.test_writers is not None:
+        return split_by_owner(writers, owned, data.test_writers)
+    known, tested = (_labels(samples) for samples in (data.train, data.test))
+    return split_alike(known, owned, tested, config.training.seed)
+
+
+def _labels(samples: Samples) -> Tensor:
+    """The class of each sample; one for all where there are none."""
+    return samples.labels if samples.labels is not None else torch.zeros(samples.size).long()
+
+
 def label_counts(config: Config, full: Dataset) -> list[list[int]]:
     """How many training samples of each class each worker owns; none where there are no classes."""
     data = scaled(config, full)
@@ -190,6 +216,7 @@ def simulation(
         partition=averaging.partition,
         weights=averaging.weights,
         buffers=averaging.buffers,
+        local=averaging.local,
         participation=participation(config),
         bank=config.participation.bank,
         pace=pace(config),
@@ -235,8 +262,10 @@ def check(config: Config, full: Dataset) -> None:
     policy = adapt(config, full)
     if policy:
         policy.first(schedule(config))
-    params = RowModel(_model(config, data), loss(config), torch.device("cpu")).params
-    partition_of(params, averaging.partition, parts, training.seed)
+    rows = RowModel(_model(config, data), loss(config), torch.device("cpu"))
+    own = averaging.local, rows.params, rows.buffers, averaging.buffers
+    params, _ = what_is_shared(*own)
+    partition_of(params.shared, averaging.partition, parts, training.seed)
     check_images(config, data)
     chosen(config.metrics)
     device(config)

@@ -79,6 +79,8 @@ class Averaging:
     partition: str = "channel"
     weights: WeightsPolicy | tuple[float, ...] = "uniform"
     buffers: Buffers = "part"
+    local: tuple[str, ...] = ()
+    """Patterns of the names of what is never averaged."""
     shuffle: bool = False
     delay: Annotated[int, Ge(0)] = 0
 
@@ -106,6 +108,9 @@ class Metrics:
     discrepancy_parts: bool = False
     round_losses_every: Annotated[int, Ge(0)] = 0
     round_losses_samples: Annotated[int, Ge(0)] = 0
+    clients_every: Annotated[int, Ge(0)] | None = None
+    """Each client's own model on its own test samples; by default where something is local, as
+    often as the averaged model would be."""
     timings: bool = False
     tensorboard: bool = False
     extra: tuple[Component, ...] | None = None

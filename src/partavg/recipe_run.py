@@ -43,7 +43,14 @@ class Run(Session):
         simulation = build.simulation(config, data, device, processes)
         known = build.scaled(config, data)
         options = build.metrics(config)
-        meter = Meter(simulation, options, steps, train=known.train, test=known.test)
+        meter = Meter(
+            simulation,
+            options,
+            steps,
+            train=known.train,
+            test=known.test,
+            test_split=build.test_split(config, data) if options.clients_every else None,
+        )
         engine = simulation.engine
         execution = replace(
             config.engine,

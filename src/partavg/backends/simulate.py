@@ -23,6 +23,7 @@ from partavg.backends.checks import (
     rate_of,
     tried,
 )
+from partavg.backends.client_models import evaluate_each, own_tensors
 from partavg.backends.current_plan import CurrentPlan
 from partavg.backends.description import (
     Sections,
@@ -44,6 +45,7 @@ from partavg.backends.planner import (
     check_recut,
     client_weights,
     kept,
+    what_is_shared,
 )
 from partavg.backends.process_states import ProcessStates
 from partavg.backends.processes import OneProcess, Processes, dealt_evenly, own_workers
@@ -52,6 +54,7 @@ from partavg.core.abilities import described
 from partavg.core.adapt import Adapt
 from partavg.core.aggregate import Aggregate, weighted_sum
 from partavg.core.exchange import common_model
+from partavg.core.local_columns import joined
 from partavg.core.loop import Batch, Record, Watch, train, unwatched
 from partavg.core.pace import Pace
 from partavg.core.participation import Participation
@@ -100,13 +103,15 @@ class Simulation:
     `split` holds the indices of each worker's samples, or masks. `lr` is a number or a function of
     the step. `weights` are "uniform", by "samples" owned, or a number per client. `buffers` says
     what becomes of BatchNorm's statistics: averaged with their "part", at "every" averaging, kept
-    "local", or local and "recompute"d from training samples for evaluation. With `participation`
-    only some of the workers train at a time, with `pace` not all of them take every step; what a
-    client that is not active keeps is in a `bank` on the "device" or the "cpu". `delay` lets
-    averages arrive later, `adapt` changes the schedule while training goes on. `aggregate` is what
-    becomes of the workers' messages, by default their weighted sum. `transform` makes of stored
-    samples what the model sees, for example `Images`. `precision` and `deterministic` are the fused
-    engine's. The workers are dealt over `processes`, which all make the same calls.
+    "local", or local and "recompute"d from training samples for evaluation. `local` are patterns of
+    names, like "head.*": parameters and buffers that belong to no part, are never averaged and stay
+    with their client, see docs/personal.md. With `participation` only some of the workers train at
+    a time, with `pace` not all of them take every step; what a client that is not active keeps is
+    in a `bank` on the "device" or the "cpu". `delay` lets averages arrive later, `adapt` changes
+    the schedule while training goes on. `aggregate` is what becomes of the workers' messages, by
+    default their weighted sum. `transform` makes of stored samples what the model sees, for example
+    `Images`. `precision` and `deterministic` are the fused engine's. The workers are dealt over
+    `processes`, which all make the same calls.
 
     >>> from partavg import iid
     >>> x = torch.arange(40.0).view(40, 1)
@@ -135,6 +140,7 @@ class Simulation:
         partition: str | Partition = "channel",
         weights: Weights = "uniform",
         buffers: Buffers = "part",
+        local: Sequence[str] = (),
         participation: Participation | None = None,
         bank: Bank = "device",
         pace: Pace | None = None,
@@ -200,6 +206,7 @@ class Simulation:
                 "buffers": buffers,
                 "shuffle": schedule.shuffle is not None,
                 "delay": delay,
+                "local": list(local),
                 "aggregate": described(aggregate),
             },
             "participation": {
@@ -210,9 +217,9 @@ class Simulation:
             "adapt": component(adapt) if adapt else {"name": "fixed"},
             "split": {"name": "given", "sha256": fingerprint(split)},
         }
+        self._sharing = what_is_shared(local, self._model.params, self._model.buffers, buffers)
         planner = Planner(
-            self._model.params,
-            self._model.buffers,
+            *self._sharing,
             partition,
             buffers,
             shares.to(self._device, average.accumulating(self._model.dtype)),
@@ -245,10 +252,15 @@ class Simulation:
         )
         shared = shared_names(self._solver)
         self._states = ProcessStates(self._processes, self.active, len(split), shared)
-        if participation and participation.moves:
-            names = kept(participation, self._solver, self.workers, shared)
+        own = self._current.plan.local
+        moves = participation is not None and participation.moves
+        if own.params and moves and not put_away:
+            self.workers.local_taken = self.workers.taken.clone()
+        if participation and (moves or (self.local and self.active < len(split))):
+            names = kept(participation, self._solver, self.workers, shared, own)
             homes = dealt_evenly(len(split), self._processes.size)[self._processes.rank]
-            self.workers.keep(homes.stop - homes.start, names, bank_device(bank, self._device))
+            device = bank_device(bank, self._device)
+            self.workers.keep(homes.stop - homes.start, names, device, own)
         self._current.prepare_(self.workers)
         if aggregate is not weighted_sum:
             self.workers.remember_start_()
@@ -307,6 +319,12 @@ class Simulation:
             self.engine, self._engine = engine, engine.build(self._model)
             self.__dict__.pop("settings", None)  # they name the engine
 
+    @property
+    def local(self) -> tuple[str, ...]:
+        """The names of the parameters and buffers that are each client's own."""
+        params, statistics = self._sharing
+        return params.own.names + statistics.own.names
+
     def clients(self, step: int) -> Int[np.ndarray, "m"]:
         """The worker whose samples each row here reads at a step."""
         participation = self._current.plan.participation
@@ -364,7 +382,10 @@ class Simulation:
                 )
 
     def consensus(self) -> nn.Module:
-        """A copy of the model that holds u, the average of all workers, in evaluation mode."""
+        """A copy of the model that holds u, the average of all workers, in evaluation mode.
+
+        What is local is the mean, too, which no worker ever has: see `evaluate_clients`.
+        """
         rows = common_model(self.workers, self._current.plan, self._processes.reduce)
         module = self._model.module(*rows)
         if self._recompute:
@@ -406,20 +427,57 @@ class Simulation:
 
         return [found for some in made_by_all(self._processes, own) for found in some]
 
+    def evaluate_clients(
+        self, samples: Any, split: Sequence[Any], metrics: Asked = ()
+    ) -> list[Evaluation | None]:
+        """Loss and metrics of each client's own model on its own samples, those of the `split`.
+
+        It is the averaged model u with what is local as the client has it, or had it when it was
+        last active. None is for clients without samples. Each process evaluates some clients.
+        """
+        known, scores = self._known(samples), scores_of(metrics)
+        owned = checked_split(split, known.size, len(self.split), "the split", may_be_empty=True)
+        here = dealt_evenly(len(owned), self._processes.size)[self._processes.rank]
+        module = self.consensus()
+        own: dict[str, Tensor] = {}
+        for name, some in zip(("params", "buffers"), self._sharing, strict=True):
+            own |= own_tensors(self._model, self._own_columns(name), some.own)
+        found = evaluate_each(module, own, self._loss, known, owned[here], self._seen, scores)
+        return [each for some in self._processes.each(found) for each in some]
+
     def discrepancy(self) -> Discrepancy:
-        """How far the workers are apart, in total and per part."""
+        """How far the workers are apart in what they share, in total and per part."""
         columns = self.columns_apart()
         return Discrepancy(float(columns.sum()), self.per_part(columns).tolist())
 
     def columns_apart(self) -> Float[Tensor, "d"]:
-        """The discrepancy per column, for those who do not want to wait for a GPU."""
-        return average.discrepancy(self.workers.params, self._weights, self._processes.reduce)
+        """The discrepancy per column, 0 in local ones, for those who do not wait for a GPU."""
+        apart = average.discrepancy(self.workers.params, self._weights, self._processes.reduce)
+        if self.partition.local:
+            apart[self._owner_of_columns() == len(self.partition.parts)] = 0
+        return apart
 
     def per_part(self, columns: Float[Tensor, "d"]) -> Float[Tensor, "p"]:
         """Sum a value per column over the columns of each part."""
+        return average.per_part(columns, self._owner_of_columns(), len(self.partition.parts))
+
+    def _own_columns(self, name: str) -> Tensor:
+        """The local columns of the clients whose home is here, wherever these are active now."""
+        who, plan, bank = self._current.plan.participation, self._current.plan, self.workers.bank
+        spans = plan.local.of(name)
+        rows = joined(getattr(self.workers, name), spans)
+        if who is None or not spans or not bank:
+            return rows
+        own = bank.get(f"local.{name}")
+        kept = joined(bank[name], spans) if own is None else own.clone()
+        active = torch.tensor(who(max(1, self.workers.step)), device=kept.device)
+        plan.swap(rows, kept, active, active)
+        return kept
+
+    def _owner_of_columns(self) -> Int[Tensor, "d"]:
         if self._owners[0] is not self.partition:  # which takes a while to find out
             self._owners = self.partition, self.partition.owners().to(self._device)
-        return average.per_part(columns, self._owners[1], len(self.partition.parts))
+        return self._owners[1]
 
     def mean_loss(self, losses: Float[Tensor, "m"]) -> Float[Tensor, ""]:
         """The weighted mean of the workers' losses."""

@@ -112,3 +112,9 @@ def below(solver: Solver) -> Solver | None:
     """The solver that a solver wraps, if it wraps one."""
     base: Solver | None = getattr(solver, "base", None)
     return base
+
+
+def lowest(solver: Solver) -> Solver:
+    """The solver at the bottom, which takes plain local steps: it takes those of local columns."""
+    base = below(solver)
+    return solver if base is None else lowest(base)

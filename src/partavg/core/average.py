@@ -294,5 +294,5 @@ def _all(rows: Float[Tensor, "m d"]) -> Slices:
 def per_part(
     columns: Float[Tensor, "d"], owners: Int[Tensor, "d"], parts: int
 ) -> Float[Tensor, "p"]:
-    """Sum a value per column over the columns of each part."""
-    return columns.new_zeros(parts).index_add_(0, owners, columns)
+    """Sum a value per column over the columns of each part, but not over local columns."""
+    return columns.new_zeros(parts + 1).index_add_(0, owners, columns)[:parts]

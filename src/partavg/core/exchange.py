@@ -208,12 +208,14 @@ def common_model(
 ) -> tuple[Float[Tensor, "d"], Float[Tensor, "b"]]:
     """Parameters and buffers that all workers would have in common, were all parts averaged now.
 
-    It is u = Σ p_i x_i, unless the plan has an Aggregate of its own.
+    It is u = Σ p_i x_i, unless the plan has an Aggregate of its own. Local columns, which workers
+    never have in common, are their mean.
     """
     weights = plan.weights_at(max(1, workers.step))
     buffers = consensus(workers.buffers, weights, reduce)
     if plan.aggregate is weighted_sum:
         return consensus(workers.params, weights, reduce), buffers
+    local = [consensus(workers.params[:, a:b], weights, reduce) for a, b in plan.partition.local]
     copy = Workers(
         workers.params.clone(),
         workers.buffers.clone(),
@@ -228,6 +230,8 @@ def common_model(
     settle_(copy, plan, Mean(), reduce)
     for start, stop in {span for part in plan.buffer_parts for span in part}:
         buffers[start:stop] = copy.buffers[0, start:stop]
+    for (start, stop), mean in zip(plan.partition.local, local, strict=True):
+        copy.params[0, start:stop] = mean
     return copy.params[0], buffers
 
 
@@ -246,11 +250,13 @@ def redistribute_(
         due = _just_averaged(workers, reduce)
         known = {span for part in due for span in plan.buffer_parts[part]}
         columns = sum(n for part, n in enumerate(plan.partition.sizes) if part not in due)
+        known.update(plan.local_buffers)  # they stay with their client
         columns += workers.buffers.shape[1] - sum(stop - start for start, stop in known)
         workers.bytes += columns * workers.params.element_size()
         workers.messages += columns > 0
     if workers.bank:
-        workers.swap_(plan.swap, tensor(who(workers.step)), tensor(who(workers.step + 1)))
+        leaving, coming = tensor(who(workers.step)), tensor(who(workers.step + 1))
+        workers.swap_(plan.swap, leaving, coming, plan.local)
 
 
 def _just_averaged(workers: Workers, reduce: Reduce) -> list[int]:

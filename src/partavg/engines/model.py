@@ -125,7 +125,7 @@ class RowModel:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of one worker on its batch, in training mode, and the buffers after it."""
         # Clones: the backward pass needs the buffers as the forward pass found them.
-        native = {name: self._native(name, buffer).clone() for name, buffer in buffers.items()}
+        native = {name: self.native(name, buffer).clone() for name, buffer in buffers.items()}
         tensors = {
             f"module.{path}": value
             for name, value in {**params, **native}.items()
@@ -142,7 +142,7 @@ class RowModel:
         views = {**self.params.views(params), **self.buffers.views(buffers)}
         row: dict[int, Any] = {}
         for name, tensor in self._tensors.items():
-            value = self._native(name, views[name].detach()).clone()
+            value = self.native(name, views[name].detach()).clone()
             row[id(tensor)] = type(tensor)(value) if isinstance(tensor, nn.Parameter) else value
         return copy.deepcopy(self._module, row).eval()
 
@@ -172,7 +172,7 @@ class RowModel:
     def _put_(self, homes: _Homes, buffers: Mapping[str, Tensor]) -> None:
         """Put copies of a row's buffers where they belong."""
         for name, view in buffers.items():
-            value = self._native(name, view).clone()
+            value = self.native(name, view).clone()
             for home, key in homes[name]:
                 setattr(home, key, value)
 
@@ -185,13 +185,14 @@ class RowModel:
                     f"register it with persistent=False, or as two real ones"
                 )
             carried = self._carried(name, buffers[name]).to(kind)
-            if not torch.equal(self._native(name, carried), buffers[name]):
+            if not torch.equal(self.native(name, carried), buffers[name]):
                 raise ValueError(
                     f"buffer {name!r} of {buffers[name].dtype} cannot be carried exactly in "
                     f"{kind} rows: register it with persistent=False, or use double()"
                 )
 
-    def _native(self, name: str, value: Tensor) -> Tensor:
+    def native(self, name: str, value: Tensor) -> Tensor:
+        """A buffer of a row, or of several, in its own type."""
         dtype = self._foreign.get(name)
         if dtype is None:
             return value

@@ -55,12 +55,13 @@ def aggregated_model(
     if agreement.plan.aggregate is weighted_sum:
         return _sum(models, weights)
     rows, shares = _stacked(models, weights)
-    plan, made, width = agreement.plan, whole_model(mirror, agreement), mirror.params.shape[1]
+    plan, made = agreement.plan, whole_model(mirror, agreement)
+    width = sum(plan.partition.sizes)
     known = set[int]() if but is None else set(agreement.buffer_columns(but, after=width))
-    for part, spans in enumerate(plan.partition.parts):
+    for part in range(len(plan.partition.parts)):
         if part == but:
             continue
-        columns = torch.cat([torch.arange(start, stop) for start, stop in spans])
+        columns = agreement.param_columns(part)
         kept = [c for c in agreement.buffer_columns(part, after=width) if c not in known]
         known.update(kept)
         told = about(mirror.params[0], part, step, plan, agreement.solver)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from partavg.core.abilities import step_weight
 from partavg.core.loop import Batch, Engine, train
-from partavg.core.partition import Partition, Span
+from partavg.core.partition import Partition
 from partavg.core.plan import Plan
 from partavg.core.schedule import Schedule
 from partavg.core.workers import Workers
@@ -112,10 +112,10 @@ class Client:
     def _train_(self, workers: Workers, order: Order) -> float:
         """Take the local steps; the mean loss."""
         workers.step = order.start
-        columns = workers.params.shape[1]
+        known, shared = self.agreement.plan.partition, self.agreement.param_spans
         alone = Plan(
             Schedule(_NEVER),
-            Partition(columns, ((Span(0, columns),),)),
+            Partition(known.size, (shared,), known.local),
             ((),),
             workers.params.new_ones(1),
         )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from partavg.core.abilities import described
 from partavg.core.average import accumulating, alone, collect, deliver_
-from partavg.core.partition import Span
+from partavg.core.partition import Span, merged
 from partavg.core.plan import Plan
 from partavg.core.solver import Solver
 from partavg.core.trial import MessageLength, message_length, sends_parameters, shared_names
@@ -92,14 +92,19 @@ class Agreement:
     def snapshot_length(self, part: int | None = None) -> int:
         """How many numbers a snapshot has: of a part, or of all."""
         if part is None:
-            return self.model_length + len(self.shared) * self.model.params.size
+            return self.model_length + len(self.shared) * _width(self.param_spans)
         columns = self.plan.partition.sizes[part]
         return columns * (1 + len(self.shared)) + _width(self.plan.buffer_parts[part])
 
     @property
     def model_length(self) -> int:
         """How many numbers a model has, with all that is ever averaged."""
-        return self.model.params.size + _width(self.buffer_spans)
+        return _width(self.param_spans) + _width(self.buffer_spans)
+
+    @cached_property
+    def param_spans(self) -> tuple[Span, ...]:
+        """All columns of parameters that are ever averaged; what is local never leaves a client."""
+        return merged(chain(*self.plan.partition.parts))
 
     @cached_property
     def buffer_spans(self) -> tuple[Span, ...]:
@@ -112,6 +117,11 @@ class Agreement:
         for span in self.buffer_spans:
             places[span] = range(at, at := at + span.stop - span.start)
         return [column for span in self.plan.buffer_parts[part] for column in places[span]]
+
+    def param_columns(self, part: int) -> Tensor:
+        """Where the parameters of a part lie in a whole model."""
+        places = (self.plan.partition.owners() < len(self.plan.partition.parts)).cumsum(0) - 1
+        return torch.cat([places[start:stop] for start, stop in self.plan.partition.parts[part]])
 
     @cached_property
     def shared(self) -> tuple[str, ...]:
@@ -165,7 +175,7 @@ def restore_(workers: Workers, agreement: Agreement, flat: Tensor, part: int | N
 
 
 def whole_model(workers: Workers, agreement: Agreement) -> Tensor:
-    """All parameters, and the buffers that are ever averaged: how a snapshot of all begins."""
+    """All parameters and buffers that are ever averaged: how a snapshot of all begins."""
     return _joined(_model(workers, agreement), agreement.model.dtype)
 
 
@@ -197,8 +207,7 @@ def _encoded(workers: Workers, agreement: Agreement, section: Section) -> Tensor
 
 def _common(workers: Workers, agreement: Agreement, part: int | None) -> list[Tensor]:
     if part is None:
-        columns = _model(workers, agreement)
-        spans: tuple[Span, ...] = (Span(0, workers.params.shape[1]),)
+        columns, spans = _model(workers, agreement), agreement.param_spans
     else:
         spans = agreement.plan.partition.parts[part]
         columns = [*chain(*workers.columns(spans, agreement.plan.buffer_parts[part]))]
@@ -206,7 +215,7 @@ def _common(workers: Workers, agreement: Agreement, part: int | None) -> list[Te
 
 
 def _model(workers: Workers, agreement: Agreement) -> list[Tensor]:
-    return [workers.params, *(workers.buffers[:, a:b] for a, b in agreement.buffer_spans)]
+    return [*chain(*workers.columns(agreement.param_spans, agreement.buffer_spans))]
 
 
 def _joined(views: Sequence[Tensor], dtype: torch.dtype) -> Tensor:

@@ -181,8 +181,8 @@ class FederatedRun:
         return ", ".join(parts)
 
     def _evaluated(self) -> Row:
-        if self._test is None:
-            return {}
+        if self._test is None or self._agreement.plan.partition.local:
+            return {}  # with local parameters the server has nobody's model
         criterion = self._agreement.model.criterion
         found = evaluate(self.model(), criterion, self._test, self._seen, metrics=self._asked)
         return {"test_loss": found.loss, **found.metrics}

@@ -14,7 +14,7 @@ from annotated_types import Ge, Gt
 from torch import nn
 
 from partavg import build
-from partavg.backends.planner import Planner, check_aggregate, client_weights
+from partavg.backends.planner import Planner, check_aggregate, client_weights, what_is_shared
 from partavg.config import Config, create
 from partavg.config_toml import dump_sections, parse, section
 from partavg.core.abilities import abilities
@@ -123,8 +123,7 @@ class Settings:
         with seeded(fold(training.seed, "model"), torch.device("cpu")):
             rows = RowModel(model(), loss, device)
         planner = Planner(
-            rows.params,
-            rows.buffers,
+            *what_is_shared(averaging.local, rows.params, rows.buffers, averaging.buffers),
             averaging.partition,
             averaging.buffers,
             torch.ones(1),
@@ -166,6 +165,11 @@ class Settings:
                     f"metrics.extra = {metric.key!r} cannot be measured: the server has no "
                     f"simulation; leave it out"
                 )
+        if self.config.metrics.clients_every:
+            raise ValueError(
+                f"metrics.clients_every = {self.config.metrics.clients_every} cannot be measured: "
+                f"the server has no client's samples; leave it out"
+            )
         if not (self.flower.min_clients or 1) <= self._active:
             raise ValueError(
                 f"flower.min_clients = {self.flower.min_clients} is more than the {self._active} "

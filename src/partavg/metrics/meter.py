@@ -81,6 +81,7 @@ class Meter:
         *,
         train: Samples | None = None,
         test: Samples | None = None,
+        test_split: Sequence[Tensor] | None = None,
         asked: Sequence[Metric] | None = None,
     ) -> None:
         self._simulation, self._options = simulation, options
@@ -92,7 +93,7 @@ class Meter:
         """Seconds in each phase, where they are wanted."""
         scores = [metric.score for metric in self.asked if metric.sums]
         self._now = Moment(
-            simulation, options, steps, train, test, timings=self.timings, scores=scores
+            simulation, options, steps, train, test, test_split, timings=self.timings, scores=scores
         )
         if test:
             _try(simulation, options, test, scores)

@@ -129,7 +129,7 @@ class Metric:
     def value(self, at: Moment) -> Value:
         """What is measured at a moment; None where nothing is."""
         if self.sums:
-            return at.on_test.metrics.get(self.key) if at.evaluates else None
+            return at.on_test.metrics.get(self.key) if at.evaluates_average else None
         return self.measure(at) if self.measure else None
 
     @property

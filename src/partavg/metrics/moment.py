@@ -31,6 +31,8 @@ class Moment:
     """The last step of the run."""
     train: Samples | None = None
     test: Samples | None = None
+    test_split: Sequence[Tensor] | None = None
+    """The test samples of each client, where clients are measured."""
     taken: Record | None = None
     seconds: float = 0.0
     """How long the run took, known at its end."""
@@ -57,9 +59,21 @@ class Moment:
 
     @cached_property
     def evaluates(self) -> bool:
-        """Whether the averaged model is evaluated after this step."""
+        """Whether models are evaluated on the test set after this step."""
         wanted = self.step == self.steps or self.due(self.options.evaluate_every)
         return wanted and self.test is not None
+
+    @cached_property
+    def evaluates_average(self) -> bool:
+        """Whether the averaged model is: with local parameters nobody has it."""
+        return self.evaluates and not self.simulation.local
+
+    @cached_property
+    def evaluates_clients(self) -> bool:
+        """Whether the clients' own models are evaluated after this step."""
+        every = self.options.clients_every or 0
+        wanted = every > 0 and (self.step == self.steps or self.due(every))
+        return wanted and self.test_split is not None
 
     @cached_property
     def loss(self) -> Tensor:
@@ -80,6 +94,13 @@ class Moment:
     def on_train(self) -> Evaluation:
         """The averaged model on the training set."""
         return self.simulation.evaluate(_known(self.train, "train"))
+
+    @cached_property
+    def on_clients(self) -> list[Evaluation]:
+        """Each client's own model on its own test samples; clients without any are left out."""
+        assert self.test_split is not None
+        found = self.simulation.evaluate_clients(_known(self.test, "test"), self.test_split)
+        return [each for each in found if each is not None]
 
     @cached_property
     def local_accuracies(self) -> list[float]:

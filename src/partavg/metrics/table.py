@@ -1,6 +1,7 @@
 """The table of metrics: an entry and a function for each, from measuring to charts."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from statistics import fmean, pstdev
 from typing import get_args
 
 from partavg.config import LocalAccuracy
@@ -33,7 +34,8 @@ def columns(summaries: Iterable[Row], asked: Iterable[Metric] = ()) -> list[Colu
         column
         for metric in presented(asked)
         for column in metric.columns
-        if column.key in known or not (is_extra(metric.key) or metric.sums)
+        if column.key in known
+        or not (is_extra(metric.key) or metric.sums or metric.key in _OF_CLIENTS)
     ]
 
 
@@ -87,6 +89,14 @@ def _discrepancy_parts(at: Moment) -> Value:
     return at.simulation.per_part(at.columns_apart) if wanted else None
 
 
+def _test_loss(at: Moment) -> Value:
+    return at.on_test.loss if at.evaluates_average else None
+
+
+def _train_loss(at: Moment) -> Value:
+    return at.on_train.loss if at.train and not at.simulation.local else None
+
+
 def _smallest_local(at: Moment) -> Value:
     return min(found.loss for found in at.simulation.evaluate_workers(at.round_samples))
 
@@ -115,6 +125,38 @@ def _locals() -> Iterator[Metric]:
     return (Metric(f"accuracy_{view}", seen(view), unit="%", chart="none") for view in views)
 
 
+def _clients() -> Iterator[Metric]:
+    """Clients' own models on their own test samples: the mean, the worst and how they spread."""
+
+    def seen(view: Callable[[list[float]], float], key: str) -> Measure:
+        def measure(at: Moment) -> Value:
+            each = [getattr(found, key) for found in at.on_clients] if at.evaluates_clients else []
+            known = [value for value in each if value is not None]
+            return view(known) if known else None
+
+        return measure
+
+    own = "Each client's own model on its own test samples"
+    yield Metric("clients_accuracy", seen(fmean, "accuracy"), "Accuracy of clients",
+                 f"{own}, mean over clients, %", unit="%", column="clients' accuracy %",
+                 form=".2f", progress="clients {:.1f}%", better="higher")  # fmt: skip
+    yield Metric("clients_accuracy_worst", seen(min, "accuracy"), "Accuracy of the worst client",
+                 f"{own}, %", unit="%", column="worst client %", form=".2f",
+                 better="higher")  # fmt: skip
+    yield Metric("clients_accuracy_spread", seen(pstdev, "accuracy"), "Spread over clients",
+                 f"{own}, standard deviation of accuracies, %", unit="%", kind="spread",
+                 column="spread of clients %", form=".2f", better="lower")  # fmt: skip
+    yield Metric("clients_loss", seen(fmean, "loss"), "Test loss of clients",
+                 f"{own}, mean over clients", chart="log", better="lower")  # fmt: skip
+    yield Metric("clients_left_out", _left_out, when="end", kind="spread",
+                 column="clients left out", form=".0f", chart="none")  # fmt: skip
+
+
+def _left_out(at: Moment) -> Value:
+    """How many clients have no test samples; nothing where all have some."""
+    return sum(not len(own) for own in at.test_split or ()) or None
+
+
 _ON_TEST = "Averaged model u_k on the test set"
 _ALWAYS = (
     Metric("loss", lambda at: at.loss, "Training loss", "Mini-batch loss, mean over workers",
@@ -130,13 +172,14 @@ _ALWAYS = (
     Metric("discrepancy_parts", _discrepancy_parts, kind="spread", summary=(), chart="none"),
     Metric("accuracy", None, "Accuracy", f"{_ON_TEST}, %", unit="%", column="accuracy %",
            form=".2f", progress="acc {:.1f}%", better="higher", sums=accuracy),
-    Metric("test_loss", lambda at: at.on_test.loss if at.evaluates else None, "Test loss",
+    Metric("test_loss", _test_loss, "Test loss",
            _ON_TEST, chart="log", better="lower"),
     *_locals(),
+    *_clients(),
     Metric("loss_smallest_local", _smallest_local, when="round", summary=(), chart="none"),
     Metric("loss_global", lambda at: at.simulation.evaluate(at.round_samples).loss,
            when="round", summary=(), chart="none"),
-    Metric("train_loss", lambda at: at.on_train.loss if at.train else None, when="end",
+    Metric("train_loss", _train_loss, when="end",
            column="training loss", form=".3f", chart="none", better="lower"),
     Metric("discrepancy_due", None, "Discrepancy of the part that is due",
            "Federated: just before it is averaged", kind="spread", summary=(), chart="log"),
@@ -146,6 +189,8 @@ _ALWAYS = (
     Metric("timings", _timings, kind="cost", when="end", chart="none"),
 )  # fmt: skip
 """What runs measure without being asked, in the order of a row's keys."""
+
+_OF_CLIENTS = frozenset(metric.key for metric in _clients())
 
 _ASKED = (
     Metric("top_k", title="Top-{k} accuracy", note=f"{_ON_TEST}, %", unit="%",

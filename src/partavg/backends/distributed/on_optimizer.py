@@ -96,7 +96,7 @@ def _do_its_part(
     row: ModuleRow, solver: Solver, lr: float, gradients: Callable[[nn.Parameter], Tensor]
 ) -> None:
     now = Step(lr, row.taken + 1)
-    for parameter, (a, b) in row.parameters():
+    for parameter, (a, b) in row.shared_parameters():
         if parameter.grad is not None:
             memory = {name: tensor[:, a:b] for name, tensor in row.memory.items()}
             rows, grads = flat(parameter.detach()), flat(gradients(parameter))
