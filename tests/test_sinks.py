@@ -2,6 +2,7 @@
 
 import errno
 import json
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ from tests.together import together
 
 import partavg
 from partavg.cli import main
-from partavg.config_toml import parse
+from partavg.config import Component
+from partavg.config_toml import dump, parse
 from partavg.run import Diverged
-from partavg.sinks import SINKS
+from partavg.sinks import SINKS, chosen
 from partavg.sinks.jsonl import JsonLines
 from partavg.sinks.sink import Feed, RunInfo, Sink, SinkFailed
 
@@ -236,7 +238,36 @@ def test_lines_after_a_checkpoint_are_written_again(tmp_path: Path) -> None:
 def test_a_name_that_is_not_known(events: list) -> None:
     with pytest.raises(ValueError, match=r"metrics\.sinks = 'recorde' is not known: did you mean"):
         parse({"metrics": {"sinks": ["recorde"]}})
-    assert parse({"metrics": {"sinks": ["recorder"]}}).metrics.sinks == ("recorder",)
+    assert parse({"metrics": {"sinks": ["recorder"]}}).metrics.sinks == (Component("recorder"),)
+
+
+class Every(Recorder):
+    """A sink with options."""
+
+    def __init__(self, *, steps: int, tags: tuple[str, ...] | None = None) -> None:
+        super().__init__([])
+        self.options = steps, tags
+
+
+def test_options_of_a_sink(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SINKS, "every", Every)
+    config = parse({"metrics": {"sinks": ["tensorboard", {"name": "every", "steps": 3}]}})
+    assert 'sinks = ["tensorboard", {name = "every", steps = 3}]' in dump(config)
+    assert parse(tomllib.loads(dump(config))) == config
+    _, every = chosen(config.metrics)
+    assert isinstance(every, Every)
+    assert every.options == (3, None)
+    for entry, problem in [
+        ({"name": "every"}, r"metrics.sinks.every.steps is missing, and has no default: give it"),
+        ({"name": "every", "step": 3}, "unknown key 'metrics.sinks.every.step': did you mean"),
+        ({"name": "every", "steps": "3"}, r'metrics.sinks.every.steps = "3": input should be'),
+        ({"name": "evry"}, r"metrics\.sinks = 'evry' is not known: did you mean 'every'"),
+        ({"name": 3}, r"metrics\.sinks = 3: input should be a valid string"),
+        ({"steps": 3}, r"metrics\.sinks has the entry \{steps = 3\} without a name: give it one"),
+        (3, r"metrics\.sinks = \[3\]: input should be a name, or a table like"),
+    ]:
+        with pytest.raises(ValueError, match=problem):
+            parse({"metrics": {"sinks": [entry]}})
 
 
 def test_what_a_sink_does_to_its_row_is_no_matter_of_others() -> None:

@@ -104,7 +104,7 @@ class Metrics:
     tensorboard: bool = False
     extra: tuple[str, ...] | None = None
     """Metrics from outside."""
-    sinks: tuple[str, ...] | None = None
+    sinks: tuple[Component, ...] | None = None
     """Where the metrics go beside metrics.jsonl."""
 
 

@@ -5,7 +5,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, Field, asdict, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from typing import Any, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -15,12 +15,13 @@ from partavg.config import COMPONENTS, Component, Config
 from partavg.core.partition import PARTITIONS
 from partavg.core.solver import Solver
 from partavg.metrics.table import METRICS, is_extra
-from partavg.registry import check_name, suggestion
-from partavg.sinks import SINKS
+from partavg.registry import Names, check_name, suggestion, table
 from partavg.solvers import SOLVERS
 
 _FINITE = ConfigDict(allow_inf_nan=False)
 _STEPS = 400  # of a recipe that gives no budget
+_LISTS = {"metrics.sinks": "sink"}
+"""Keys that hold a list of components, and the kind of these."""
 TomlTable = Mapping[str, Any]
 
 
@@ -46,8 +47,6 @@ def parse(table: TomlTable) -> Config:
             )
         extra = filter(is_extra, METRICS)
         check_name("metrics.extra", name, [*extra], "add it with partavg.register")
-    for name in config.metrics.sinks or ():
-        SINKS.find(name, "metrics.sinks")
     if averaging.parts is None:
         parts = 1 if averaging.partition == "whole" else averaging.interval
         averaging = replace(averaging, parts=parts)
@@ -103,7 +102,7 @@ def _flat(section: Any) -> dict[str, Any]:
     """The keys of a section as a recipe has them."""
     if isinstance(section, Component):
         return {"name": section.name, **section.options}
-    return asdict(section)
+    return {field.name: getattr(section, field.name) for field in fields(section)}
 
 
 def differences(one: Config, other: Config) -> list[str]:
@@ -123,18 +122,47 @@ def flat_keys(text: str) -> dict[str, Any]:
     return {f"{section}.{key}": v for section, values in table.items() for key, v in values.items()}
 
 
-def section(table: TomlTable, cls: type, name: str) -> Any:
+def section(values: TomlTable, cls: type, name: str) -> Any:
     """A section of settings from a table; the fields of its class say what it may hold."""
     hints = get_type_hints(cls, include_extras=True)
-    _check_keys(table, hints, f"{name}.")
-    return cls(**{key: _value(hints[key], v, f"{name}.{key}") for key, v in table.items()})
+    _check_keys(values, hints, f"{name}.")
+    return cls(**{key: _setting(hints[key], v, f"{name}.{key}") for key, v in values.items()})
 
 
-def _component(table: TomlTable, kind: str, path: str) -> Component:
+def _setting(hint: Any, value: Any, key: str) -> Any:
+    return components(value, table(_LISTS[key]), key) if key in _LISTS else _value(hint, value, key)
+
+
+def components(entries: Any, names: Names[Any], key: str) -> tuple[Component, ...]:
+    """Components from a list: each is a name, or a table of a name and options.
+
+    >>> from partavg.solvers import SOLVERS
+    >>> one, other = components(["scaffold", {"name": "fedprox", "mu": 0.1}], SOLVERS, "mine")
+    >>> one.name, other.options["mu"]
+    ('scaffold', 0.1)
+    """
+    tables = []
+    for entry in _value(tuple[Any, ...], entries, key):
+        values = {"name": entry} if isinstance(entry, str) else entry
+        if not isinstance(values, Mapping):
+            hint = 'input should be a name, or a table like {name = "…"}'
+            raise ValueError(f"{key} = {_toml(entries)}: {hint}")
+        if "name" not in values:
+            raise ValueError(f"{key} has the entry {_toml(entry)} without a name: give it one")
+        tables.append(values)
+    return tuple(_named(entry, names, key, f"{key}.{entry['name']}") for entry in tables)
+
+
+def _component(values: TomlTable, kind: str, path: str) -> Component:
     names, default = COMPONENTS[kind]
-    name = _value(str, table.get("name", default), f"{path}.name")
-    known = _options(names.find(name, f"{path}.name"), f"{path}.name = {name!r}")
-    given = {key: value for key, value in table.items() if key != "name"}
+    return _named({"name": default, **values}, names, f"{path}.name", path)
+
+
+def _named(values: TomlTable, names: Names[Any], key: str, path: str) -> Component:
+    """A component from a table: its name, given at `key`, and its options, below `path`."""
+    name = _value(str, values["name"], key)
+    known = _options(names.find(name, key), f"{key} = {name!r}")
+    given = {key: value for key, value in values.items() if key != "name"}
     _check_keys(given, {"name": None, **known}, f"{path}.")
     options = {
         key: _nested(given.get(key, {}), p, f"{path}.{key}")
@@ -239,7 +267,7 @@ def _check_keys(table: TomlTable, known: Iterable[str], prefix: str) -> None:
 
 def _toml(value: Any) -> str:
     if isinstance(value, tuple | list):
-        return f"[{', '.join(map(_toml, value))}]"
+        return f"[{', '.join(map(_listed, value))}]"
     if isinstance(value, Component):
         return _toml({key: v for key, v in _flat(value).items() if v is not None})
     if isinstance(value, dict):
@@ -248,6 +276,12 @@ def _toml(value: Any) -> str:
         return repr(value)
     # JSON's strings are TOML's, but for this one character.
     return json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")
+
+
+def _listed(value: Any) -> str:
+    """An entry of a list: a component without options is its name."""
+    bare = isinstance(value, Component) and all(v is None for v in value.options.values())
+    return _toml(value.name if bare else value)
 
 
 def _key(key: str) -> str:
