@@ -17,7 +17,8 @@ from partavg.config import Config
 from partavg.config_toml import differences, dump, parse
 from partavg.metrics.metric import Row as Row
 from partavg.recipes.files import read
-from partavg.sinks.tensorboard import FOLDER
+from partavg.sinks import bookmark, tensorboard
+from partavg.sinks.jsonl import FILE
 
 
 class RunFolder:
@@ -26,12 +27,13 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config_path = path / "config.toml"
-        self.metrics_path = path / "metrics.jsonl"
+        self.metrics_path = path / FILE
         self.summary_path = path / "summary.json"
         self.environment_path = path / "environment.json"
         self.split_path = path / "split.json"
         self.report_path = path / "report.html"
-        self.scalars = path / FOLDER
+        self.scalars = path / tensorboard.FOLDER
+        self.bookmarks = path / bookmark.FOLDER
         self.model_path = path / "model.pt"
         self.checkpoints = path / "checkpoints"
 
@@ -98,7 +100,8 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         old = (self.summary_path, self.config_path, self.model_path, self.metrics_path)
         shown = (self.split_path, self.report_path, *self.scalars.glob("events.*"))
-        for path in (*old, *shown, *self.checkpoints.glob("step-*.pt")):
+        told = self.bookmarks.glob("*.json")
+        for path in (*old, *shown, *told, *self.checkpoints.glob("step-*.pt")):
             path.unlink(missing_ok=True)
         write_text(self.config_path, dump(config))
         self.write_environment(config, reason, ranks)

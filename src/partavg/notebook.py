@@ -6,7 +6,7 @@ All of it works elsewhere, too: a table prints as text, progress is a bar or a l
 import json
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from importlib import import_module
@@ -30,6 +30,7 @@ from partavg.report import palette
 from partavg.report.chart import draw, swatch
 from partavg.report.charts import Chart, Line
 from partavg.report.curves import Curve
+from partavg.sinks import sinks_of
 from partavg.sinks.progress import Display, Status, display
 from partavg.sinks.sink import Feed, RunInfo, Sink
 
@@ -205,13 +206,13 @@ def follow(
     every: int = 10,
     name: str = "run",
     metrics: Sequence[str] = (),
-    sinks: Sequence[Sink] = (),
+    sinks: Sequence[Sink | Callable[[Row], object] | str | Mapping[str, Any]] = (),
 ) -> Table:
     """Train up to step `until` and show it as it goes: loss, discrepancy, accuracy on `test`.
 
     They are measured `every` so many steps and at the end, and returned as a table of that name;
     `metrics` names more of them. In a notebook a bar and figures grow in place, in a terminal it is
-    a bar, elsewhere lines; `sinks` get the same rows.
+    a bar, elsewhere lines. `sinks` get the same rows: functions of a row, sinks, or their names.
     """
     if every < 1:
         raise ValueError(f"measuring every {every} steps makes no sense: use 1 or more")
@@ -219,9 +220,10 @@ def follow(
         METRICS.find(metric)
     options = Metrics(evaluate_every=1, discrepancy_every=1, extra=tuple(metrics))
     meter = Meter(simulation, options, until, test=test)
+    places = sinks_of(sinks)
     about = RunInfo(name, until, simulation.workers.step)
     rows: list[Row] = []
-    with _display(rows) as shown, Feed([shown, *sinks], about) as feed:
+    with _display(rows) as shown, Feed([shown, *places], about) as feed:
         for record in simulation.train(until, meter.watch):
             if record.step % every and record.step != until:
                 continue

@@ -16,6 +16,7 @@ from partavg.config_toml import settings
 from partavg.core.loop import Record
 from partavg.data.dataset import Dataset
 from partavg.folder import RunFolder, write_json
+from partavg.metrics.meter import Diverged as Diverged
 from partavg.metrics.meter import Meter, PendingRow, finite
 from partavg.metrics.metric import Row
 from partavg.metrics.moment import due
@@ -23,10 +24,6 @@ from partavg.metrics.table import is_extra, summarize
 from partavg.sinks import chosen
 from partavg.sinks.jsonl import JsonLines
 from partavg.sinks.sink import Feed, RunInfo, Sink
-
-
-class Diverged(RuntimeError):
-    """Training met a number that is not finite."""
 
 
 class Run:
@@ -100,11 +97,13 @@ class Run:
         """Train to the end; yield the metrics of each step. Stop between rows to `save`."""
         return self.train()
 
-    def train(self, label: str = "", sinks: Sequence[Sink] = ()) -> Generator[Row, None, None]:
-        """The same, with more sinks than those of the recipe, which are told a label."""
+    def train(
+        self, label: str = "", sinks: Sequence[Sink] = (), group: str = ""
+    ) -> Generator[Row, None, None]:
+        """The same, with more sinks than those of the recipe, which are told a label and group."""
         began = perf_counter() - self._seconds
         places = [self._metrics, *self._sinks, *sinks] if self._writes else []
-        with Feed(places, self._about(label)) as self._feed:
+        with Feed(places, self._about(label, group)) as self._feed:
             if self.step == 0 and self.config.checkpoints.every:
                 self.save()  # if there is no room for checkpoints, say so now
             for record in self._simulation.train(self.steps, self._meter.watch):
@@ -189,13 +188,14 @@ class Run:
                 )
         raise Diverged(f"the averaged model is not finite at step {record.step}: {self._rescue()}")
 
-    def _about(self, label: str) -> RunInfo:
+    def _about(self, label: str, group: str) -> RunInfo:
         return RunInfo(
             label or self.folder.path.name,
             self.steps,
             self.step,
             settings(self.config),
             self.folder.path,
+            group,
         )
 
     def _finish(self) -> Row:

@@ -106,12 +106,12 @@ class RankTimes:
         self._display.end(summary)
 
 
-def train(run: Run, label: str, display: Display, request: StopRequest) -> None:
+def train(run: Run, label: str, display: Display, request: StopRequest, group: str = "") -> None:
     """Train a run to its end, showing progress; raise Stopped if any rank is asked to stop."""
     run.processes.asks = lambda: request.made
     scale = run.config.training.scale
     shown = label if scale == 1 else f"{label} scaled {scale:g}"
-    with closing(run.train(shown, [RankTimes(display, run.processes)])) as rows:
+    with closing(run.train(shown, [RankTimes(display, run.processes)], group)) as rows:
         for row in rows:
             if run.processes.stopping and row["step"] < run.steps:
                 run.save()
@@ -142,7 +142,7 @@ def train_all(
             introduce(run, display)
         label = f"{entry.scheme} seed {entry.seed}" if several else entry.scheme
         try:
-            train(run, label, display, request)
+            train(run, label, display, request, group=entry.folder.path.resolve().parent.name)
         except Diverged as error:
             display.say(f"{label} diverged")
             diverged.append(f"{entry.folder.path}: {error}")

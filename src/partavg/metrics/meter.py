@@ -116,6 +116,10 @@ class Meter:
         return due(gone, self._options.round_losses_every * schedule.interval)
 
 
+class Diverged(RuntimeError):
+    """Training met a number that is not finite."""
+
+
 class MetricFailed(RuntimeError):
     """A metric from outside raised an error, or is no number; what is on disk can be resumed."""
 

@@ -1,14 +1,20 @@
 """Where the metrics of a run go while it goes on, and which of these places a recipe can name."""
 
-from collections.abc import Callable
+import reprlib
+from collections.abc import Callable, Iterable, Mapping
 
 from partavg.config import Component, Metrics
+from partavg.config_toml import components
 from partavg.registry import Names, mismatch
-from partavg.sinks.sink import Sink
+from partavg.sinks.mlflow import MLflow
+from partavg.sinks.sink import Sink, as_sink
 from partavg.sinks.tensorboard import TensorBoard
+from partavg.sinks.wandb import WandB
 
-SINKS: Names[Callable[..., Sink]] = Names("sink", {"tensorboard": TensorBoard})
-"""Sinks that a recipe turns on by name; what they need is opened when a run begins."""
+SINKS: Names[Callable[..., object]] = Names(
+    "sink", {"mlflow": MLflow, "tensorboard": TensorBoard, "wandb": WandB}
+)
+"""Sinks that a recipe turns on by name: what makes one, or a function of a row."""
 
 
 def chosen(options: Metrics) -> list[Sink]:
@@ -16,13 +22,36 @@ def chosen(options: Metrics) -> list[Sink]:
     asked = list(options.sinks or ())
     if options.tensorboard and all(sink.name != "tensorboard" for sink in asked):
         asked.insert(0, Component("tensorboard"))
-    return [_made(sink) for sink in asked]
+    return [_made(sink, "metrics.sinks") for sink in asked]
 
 
-def _made(component: Component) -> Sink:
+def sinks_of(things: object) -> list[Sink]:
+    """The sinks of a list in Python: sinks, functions of a row, names, tables as in recipes.
+
+    >>> rows = []
+    >>> [type(sink).__name__ for sink in sinks_of([rows.append, "tensorboard"])]
+    ['Call', 'TensorBoard']
+    """
+    if isinstance(things, str | Mapping) or not isinstance(things, Iterable):
+        shown = reprlib.repr(things)
+        raise ValueError(f"sinks = {shown} is no list: write sinks=[{shown}]")
+    return [_sink(thing) for thing in things]
+
+
+def _sink(thing: object) -> Sink:
+    if isinstance(thing, str | Mapping):
+        (component,) = components([thing], SINKS, "sinks")
+        return _made(component, "sinks")
+    return as_sink(thing)
+
+
+def _made(component: Component, key: str) -> Sink:
     name, options = component.name, component.options
-    make = SINKS.find(name, "metrics.sinks")
-    if problem := mismatch(make, **options):
+    make = SINKS.find(name, key)
+    problem = mismatch(make, **options)
+    if problem and not options and not mismatch(make, {}):
+        return as_sink(make)  # a function of a row
+    if problem:
         given = "with its options alone" if options else "without arguments"
         raise ValueError(f"sink {name!r} cannot be called {given}: {problem}")
     try:
