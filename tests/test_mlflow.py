@@ -13,7 +13,7 @@ from tests.processes import Command
 
 from partavg.cli import main
 from partavg.config_toml import settings
-from partavg.run import Diverged
+from partavg.session import Diverged
 from partavg.sinks import SINKS
 from partavg.sinks import mlflow as sink
 from partavg.sinks.mlflow import MLflow

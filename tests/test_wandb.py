@@ -17,7 +17,7 @@ from tests.wandb_file import Written, written
 
 from partavg.cli import main
 from partavg.config_toml import settings
-from partavg.run import Diverged
+from partavg.session import Diverged
 from partavg.sinks.sink import Feed, RunInfo, SinkFailed
 from partavg.sinks.wandb import WandB
 

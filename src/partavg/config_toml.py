@@ -47,6 +47,8 @@ def parse(table: TomlTable) -> Config:
             )
         extra = filter(is_extra, METRICS)
         check_name("metrics.extra", name, [*extra], "add it with partavg.register")
+    if config.checkpoints.best:
+        METRICS.find(config.checkpoints.best, "checkpoints.best")
     if averaging.parts is None:
         parts = 1 if averaging.partition == "whole" else averaging.interval
         averaging = replace(averaging, parts=parts)
@@ -102,6 +104,8 @@ def _flat(section: Any) -> dict[str, Any]:
     """The keys of a section as a recipe has them."""
     if isinstance(section, Component):
         return {"name": section.name, **section.options}
+    if isinstance(section, Mapping):
+        return dict(section)
     return {field.name: getattr(section, field.name) for field in fields(section)}
 
 

@@ -7,7 +7,7 @@ from partavg.config import Component, Metrics
 from partavg.config_toml import components
 from partavg.registry import Names, mismatch
 from partavg.sinks.mlflow import MLflow
-from partavg.sinks.sink import Sink, as_sink
+from partavg.sinks.sink import Sink, SinkLike, as_sink
 from partavg.sinks.tensorboard import TensorBoard
 from partavg.sinks.wandb import WandB
 
@@ -25,8 +25,8 @@ def chosen(options: Metrics) -> list[Sink]:
     return [_made(sink, "metrics.sinks") for sink in asked]
 
 
-def sinks_of(things: object) -> list[Sink]:
-    """The sinks of a list in Python: sinks, functions of a row, names, tables as in recipes.
+def sinks_of(things: Iterable[SinkLike]) -> list[Sink]:
+    """The sinks that a list in Python gives.
 
     >>> rows = []
     >>> [type(sink).__name__ for sink in sinks_of([rows.append, "tensorboard"])]

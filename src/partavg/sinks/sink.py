@@ -55,6 +55,10 @@ class Sink(Protocol):
         ...
 
 
+SinkLike = Sink | Callable[[Row], object] | str | Mapping[str, Any]
+"""What Python code may give for a sink: one, a function of a row, a name, a table as in recipes."""
+
+
 @runtime_checkable
 class Informed(Sink, Protocol):
     """A sink that is also told why a run stopped early."""
