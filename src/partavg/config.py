@@ -115,7 +115,7 @@ class Metrics:
     tensorboard: bool = False
     extra: tuple[Component, ...] | None = None
     """More metrics, with their options."""
-    sinks: tuple[str, ...] | None = None
+    sinks: tuple[Component, ...] | None = None
     """Where the metrics go beside metrics.jsonl."""
 
 

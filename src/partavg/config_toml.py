@@ -15,12 +15,13 @@ from partavg.config import COMPONENTS, Component, Config
 from partavg.core.partition import PARTITIONS
 from partavg.core.solver import Solver
 from partavg.metrics.table import METRICS
-from partavg.registry import Names, suggestion
-from partavg.sinks import SINKS
+from partavg.registry import Names, suggestion, table
 from partavg.solvers import SOLVERS
 
 _FINITE = ConfigDict(allow_inf_nan=False)
 _STEPS = 400  # of a recipe that gives no budget
+_LISTS = {"metrics.extra": "metric", "metrics.sinks": "sink"}
+"""Keys that hold a list of components, and the kind of these."""
 TomlTable = Mapping[str, Any]
 
 
@@ -36,13 +37,11 @@ def parse(table: TomlTable) -> Config:
         if cls is Component:
             sections[name] = _component(values, *COMPONENTS[name], name)
         else:
-            sections[name] = section(_with_metrics(values, name), cls, name)
+            sections[name] = section(values, cls, name)
     config = Config(**sections)
     training, averaging = config.training, config.averaging
     PARTITIONS.find(averaging.partition, "averaging.partition")
     METRICS.asked(config.metrics.extra or ())
-    for name in config.metrics.sinks or ():
-        SINKS.find(name, "metrics.sinks")
     if averaging.parts is None:
         parts = 1 if averaging.partition == "whole" else averaging.interval
         averaging = replace(averaging, parts=parts)
@@ -125,40 +124,55 @@ def flat_keys(text: str) -> dict[str, Any]:
     return {f"{section}.{key}": v for section, values in table.items() for key, v in values.items()}
 
 
-def section(table: TomlTable, cls: type, name: str) -> Any:
+def section(values: TomlTable, cls: type, name: str) -> Any:
     """A section of settings from a table; the fields of its class say what it may hold."""
     hints = get_type_hints(cls, include_extras=True)
-    _check_keys(table, hints, f"{name}.")
-    return cls(**{key: _value(hints[key], v, f"{name}.{key}") for key, v in table.items()})
+    _check_keys(values, hints, f"{name}.")
+    return cls(**{key: _setting(hints[key], v, f"{name}.{key}") for key, v in values.items()})
 
 
-def _with_metrics(values: TomlTable, name: str) -> TomlTable:
-    """The section of metrics with those that it lists as components; any other as it is."""
-    if name != "metrics" or not isinstance(listed := values.get("extra"), list | tuple):
-        return values
-    return {**values, "extra": [_metric(metric) for metric in listed]}
+def _setting(hint: Any, value: Any, key: str) -> Any:
+    return components(value, table(_LISTS[key]), key) if key in _LISTS else _value(hint, value, key)
 
 
-def _metric(given: Any) -> Component:
-    """A metric that is listed by its name, or in a table with its options and perhaps a key."""
-    table = {"name": given} if isinstance(given, str) else given
-    if not isinstance(table, Mapping) or "name" not in table:
-        raise ValueError(
-            f"metrics.extra holds {_toml(given)}: give a name, or "
-            f'{{name = "top_k", k = 3}} to give options'
-        )
-    METRICS.find(_value(str, table["name"], "metrics.extra.name"), "metrics.extra")
-    key = {"key": _value(str, table["key"], "metrics.extra.key")} if "key" in table else {}
-    others = {option: value for option, value in table.items() if option != "key"}
-    found = _component(others, METRICS, "", "metrics.extra")
-    return Component(found.name, {**key, **found.options})
+def components(entries: Any, names: Names[Any], key: str) -> tuple[Component, ...]:
+    """Components from a list: each is a name, or a table of a name and options.
+
+    >>> from partavg.solvers import SOLVERS
+    >>> one, other = components(["scaffold", {"name": "fedprox", "mu": 0.1}], SOLVERS, "mine")
+    >>> one.name, other.options["mu"]
+    ('scaffold', 0.1)
+    """
+    tables = []
+    for entry in _value(tuple[Any, ...], entries, key):
+        values = {"name": entry} if isinstance(entry, str) else entry
+        if not isinstance(values, Mapping):
+            hint = 'input should be a name, or a table like {name = "…"}'
+            raise ValueError(f"{key} = {_toml(entries)}: {hint}")
+        if "name" not in values:
+            raise ValueError(f"{key} has the entry {_toml(entry)} without a name: give it one")
+        tables.append(values)
+    return tuple(_entry(values, names, key, f"{key}.{values['name']}") for values in tables)
 
 
-def _component(table: TomlTable, names: Names[Any], default: str, path: str) -> Component:
-    name = _value(str, table.get("name", default), f"{path}.name")
-    found: Any = names.code(names.find(name, f"{path}.name"))
-    known = _options(found, f"{path}.name = {name!r}")
-    given = {key: value for key, value in table.items() if key != "name"}
+def _entry(values: TomlTable, names: Names[Any], key: str, path: str) -> Component:
+    """A component of a list, with the options that all of its kind have."""
+    common = {k: _value(str, values[k], f"{path}.{k}") for k in names.common if k in values}
+    own = {k: value for k, value in values.items() if k not in names.common}
+    found = _named(own, names, key, path)
+    return Component(found.name, {**common, **found.options})
+
+
+def _component(values: TomlTable, names: Names[Any], default: str, path: str) -> Component:
+    return _named({"name": default, **values}, names, f"{path}.name", path)
+
+
+def _named(values: TomlTable, names: Names[Any], key: str, path: str) -> Component:
+    """A component from a table: its name, given at `key`, and its options, below `path`."""
+    name = _value(str, values["name"], key)
+    made_of: Any = names.code(names.find(name, key))
+    known = _options(made_of, f"{key} = {name!r}")
+    given = {key: value for key, value in values.items() if key != "name"}
     _check_keys(given, {"name": None, **known}, f"{path}.")
     options = {
         key: _nested(given.get(key, {}), p, f"{path}.{key}")
@@ -261,8 +275,7 @@ def _check_keys(table: TomlTable, known: Iterable[str], prefix: str) -> None:
 
 def _toml(value: Any) -> str:
     if isinstance(value, tuple | list):
-        plain = (x.name if isinstance(x, Component) and not x.options else x for x in value)
-        return f"[{', '.join(map(_toml, plain))}]"
+        return f"[{', '.join(map(_listed, value))}]"
     if isinstance(value, Component):
         return _toml({key: v for key, v in _flat(value).items() if v is not None})
     if isinstance(value, dict):
@@ -271,6 +284,12 @@ def _toml(value: Any) -> str:
         return repr(value)
     # JSON's strings are TOML's, but for this one character.
     return json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")
+
+
+def _listed(value: Any) -> str:
+    """An entry of a list: a component without options is its name."""
+    bare = isinstance(value, Component) and all(v is None for v in value.options.values())
+    return _toml(value.name if bare else value)
 
 
 def _key(key: str) -> str:

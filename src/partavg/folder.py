@@ -23,7 +23,8 @@ from partavg.metrics.metric import Row as Row
 from partavg.outputs import check_page
 from partavg.recipes.files import read
 from partavg.run_files import read_json, read_rows, read_settings, read_split, read_summary
-from partavg.sinks.tensorboard import FOLDER
+from partavg.sinks import bookmark, tensorboard
+from partavg.sinks.jsonl import FILE
 
 _BUDGET = {"training.steps", "training.epochs"}
 CONFIG = "config.toml"
@@ -39,13 +40,14 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config_path = path / CONFIG
-        self.metrics_path = path / "metrics.jsonl"
+        self.metrics_path = path / FILE
         self.shown_path = path / "metrics.json"
         self.summary_path = path / "summary.json"
         self.environment_path = path / "environment.json"
         self.split_path = path / "split.json"
         self.report_path = path / "report.html"
-        self.scalars = path / FOLDER
+        self.scalars = path / tensorboard.FOLDER
+        self.bookmarks = path / bookmark.FOLDER
         self.model_path = path / "model.pt"
         self.best_path = path / "best.pt"
         self.checkpoints = path / "checkpoints"
@@ -120,6 +122,7 @@ class RunFolder:
         """All files of a run but those that say that it is one."""
         kept = [self.summary_path, self.model_path, self.best_path, self.metrics_path]
         shown = [self.shown_path, self.split_path, self.report_path, *self.scalars.glob("events.*")]
+        shown += self.bookmarks.glob("*.json")
         return [*kept, *shown, *self.checkpoints.glob("step-*.pt")]
 
     def stored_config(self, wanted: Config) -> Config:

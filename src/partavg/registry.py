@@ -41,6 +41,9 @@ class Names(dict[str, Thing]):
     ValueError: fruit 'per' is not known: did you mean 'pear'? (fig, pear or your own file.py:name)
     """
 
+    common: tuple[str, ...] = ()
+    """Options that everything of this kind has beside its own."""
+
     def __init__(self, kind: str, known: Mapping[str, Thing]) -> None:
         super().__init__(known)
         self.kind = kind

@@ -15,6 +15,7 @@ from partavg.best import Best
 from partavg.config import Checkpoints
 from partavg.core.loop import Record
 from partavg.folder import RunFolder, write_json
+from partavg.metrics.meter import Diverged as Diverged
 from partavg.metrics.meter import Meter, PendingRow, finite
 from partavg.metrics.metric import Row
 from partavg.metrics.moment import due
@@ -24,10 +25,6 @@ from partavg.sinks.sink import Feed, RunInfo, Sink
 
 Stop = Callable[[Row], bool]
 """Whether training is to end early, asked after every row."""
-
-
-class Diverged(RuntimeError):
-    """Training met a number that is not finite."""
 
 
 class Session:
@@ -87,12 +84,14 @@ class Session:
         """Train to the end; yield the metrics of each step. Stop between rows to `save`."""
         return self.train()
 
-    def train(self, label: str = "", sinks: Sequence[Sink] = ()) -> Generator[Row, None, None]:
-        """The same, with more sinks, which are told a label."""
+    def train(
+        self, label: str = "", sinks: Sequence[Sink] = (), group: str = ""
+    ) -> Generator[Row, None, None]:
+        """The same, with more sinks; all are told a label, and of what comparison this is."""
         began = perf_counter() - self._seconds
         kept = [self._metrics] if self._metrics else []
         places: list[Sink] = [*kept, *self._sinks, *sinks] if self._writes else []
-        with Feed(places, self._about(label)) as self._feed:
+        with Feed(places, self._about(label, group)) as self._feed:
             if self.step == 0 and self._checkpoints.every:
                 self.save()  # if there is no room for checkpoints, say so now
             if not self._stopped:
@@ -202,16 +201,11 @@ class Session:
                 )
         raise Diverged(f"the averaged model is not finite at step {record.step}: {self._rescue()}")
 
-    def _about(self, label: str) -> RunInfo:
+    def _about(self, label: str, group: str) -> RunInfo:
         path = self._folder.path if self._folder else None
-        return RunInfo(
-            label or (path.name if path else "run"),
-            self.steps,
-            self.step,
-            self._settings,
-            path,
-            self._meter.asked,
-        )
+        called = label or (path.name if path else "run")
+        asked = self._meter.asked
+        return RunInfo(called, self.steps, self.step, self._settings, path, asked, group)
 
     def _finish(self) -> Row:
         """Save the last step, the averaged model and the summary; the summary marks the end."""

@@ -20,7 +20,8 @@ from partavg.metrics.meter import Meter
 from partavg.metrics.metric import Metric, Row
 from partavg.metrics.table import METRICS
 from partavg.session import Session, Stop
-from partavg.sinks.sink import Sink
+from partavg.sinks import sinks_of
+from partavg.sinks.sink import SinkLike
 
 _FREE = ("engine.", "metrics.", "checkpoints.", f"{MADE_BY}.")
 """What may change when a run goes on."""
@@ -40,7 +41,7 @@ class SimulationRun(Session):
         test: Any = None,
         every: int = 10,
         metrics: Asked = (),
-        sinks: Sequence[Sink] = (),
+        sinks: Sequence[SinkLike] = (),
         out: str | Path | None = None,
         resume: bool = False,
         force: bool = False,
@@ -57,6 +58,7 @@ class SimulationRun(Session):
                 f"partavg.Patience"
             )
         asked = METRICS.asked(metrics)
+        places = sinks_of(sinks)
         folder = _folder(out, resume=resume, best=best)
         self.finished = False
         """Whether it was finished before, so that nothing is left to train."""
@@ -80,7 +82,7 @@ class SimulationRun(Session):
             settings=flat(sections),
             folder=folder,
             checkpoints=checkpoints,
-            sinks=sinks,
+            sinks=places,
             every=every,
             stop=deepcopy(stop),  # which may remember what it saw of another run
         )

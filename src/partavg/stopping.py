@@ -43,11 +43,11 @@ def stop_request() -> Iterator[StopRequest]:
 
 
 def train_session(
-    session: Session, label: str, sinks: Sequence[Sink], request: StopRequest
+    session: Session, label: str, sinks: Sequence[Sink], request: StopRequest, group: str = ""
 ) -> None:
     """Train a session to its end; save it and raise Stopped if any process is asked to stop."""
     session.processes.asks = lambda: request.made
-    with closing(session.train(label, sinks)) as rows:
+    with closing(session.train(label, sinks, group)) as rows:
         for row in rows:
             if session.processes.stopping and row["step"] < session.steps:
                 session.save()

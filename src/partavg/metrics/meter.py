@@ -10,7 +10,6 @@ from torch import Tensor
 from partavg.backends.rank_failure import RankLost
 from partavg.backends.simulate import Simulation
 from partavg.config import Metrics
-from partavg.core.inputs import each
 from partavg.core.loop import Record, unwatched
 from partavg.data.samples import Samples
 from partavg.metrics.metric import Metric, Row, Value
@@ -131,16 +130,19 @@ class Meter:
         return due(gone, self._options.round_losses_every * schedule.interval)
 
 
+class Diverged(RuntimeError):
+    """Training met a number that is not finite."""
+
+
 def _try(simulation: Simulation, options: Metrics, test: Samples, scores: Sequence[Score]) -> None:
     """Raise a ValueError for what cannot be measured, on a few samples: now, not in an hour."""
     wanted = list(scores)
     if options.local_accuracy and not any(score.key == "accuracy" for score in scores):
         wanted.append(Score("accuracy", accuracy))
-    inputs, targets = each(lambda tensor: tensor[:_FEW], test[0]), test[1][:_FEW]
     if not wanted:
         return
     try:
-        simulation.evaluate_worker(0, (inputs, targets), wanted)
+        simulation.evaluate_worker(0, test.some(slice(_FEW)), wanted)
     except MetricFailed as error:
         raise ValueError(str(error)) from error
 

@@ -18,6 +18,8 @@ _TAKEN = frozenset({"step", "steps", "scale", "stage", "part", "clients", "away"
 class MetricNames(Names[Metric]):
     """Metrics by their keys; a function of (outputs, targets) is one, too."""
 
+    common = ("key",)
+
     def __init__(self, always: Iterable[Metric], asked: Iterable[Metric]) -> None:
         own = {metric.key: metric for metric in always}
         super().__init__("metric", {**own, **{metric.key: metric for metric in asked}})
