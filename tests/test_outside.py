@@ -127,7 +127,9 @@ def test_a_name_that_is_not_registered_is_not_known(recipe: Path) -> None:
         ("model", "3", object, "'3' cannot name a model"),
         ("model", 3, object, "3 cannot name a model"),
         ("model", "mine", 3, "3 cannot be a model: give a class or a function"),
-        ("metric", "mine", print, "cannot be a metric: give a partavg.Metric"),
+        ("metric", "mine", 3, "cannot be a metric: give a partavg.Metric, or a function"),
+        ("metric", "mine", dict, "cannot be a metric: give a partavg.Metric, or a function"),
+        ("metric", "mine", len, r"cannot be called with \(outputs, targets\)"),
         ("metric", "mine", partavg.Metric("other"), "metric 'mine' has the key 'other'"),
         ("metric", "step", partavg.Metric("step"), "metric 'step' would write 'step'"),
     ],
@@ -166,6 +168,10 @@ class Class:
 
 def no_arguments():
     """Takes nothing."""
+
+
+def three_arguments(shape, classes, width):
+    return torch.nn.Linear(*shape, classes)
 
 
 def without_types(shape, classes, *, hidden=3):
@@ -231,6 +237,10 @@ def beyond(labels, workers, seed):
     return [torch.arange(len(labels)) + 1] * workers
 
 
+def each_sample(outputs, targets):
+    return torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+
 class Silent:
     """A sink that takes nothing."""
 
@@ -240,7 +250,8 @@ class Silent:
 @pytest.mark.parametrize(
     ("kind", "thing", "problem"),
     [
-        ("model", no_arguments, "cannot be called with the shape of an input"),
+        ("model", three_arguments, "cannot be called with the shape of an input"),
+        ("model", no_arguments, "gave NoneType, and not a torch.nn.Module"),
         ("model", own_type, "model.of is to be a Class, which no recipe can hold"),
         ("model", unknown_type, "has options that cannot be read: name 'Nowhere'"),
         ("model", untyped, "has an option 'of' without a type: annotate it"),
@@ -256,6 +267,10 @@ class Silent:
         ("partition", no_arguments, "cannot be called with a layout"),
         ("partition", anything, "gave int, and not a Partition"),
         ("partition", of_another_model, "cut the model that is trained"),
+        ("loss", no_arguments, "cannot be called with outputs and targets"),
+        ("loss", anything, "loss.name = 'odd' gave 3 for a batch: return the mean"),
+        ("loss", each_sample, "loss.name = 'odd' gave a tensor [2] for a batch"),
+        ("loss", Silent, "gave Silent, and not a function of outputs and targets"),
         ("split", anything, "split.name = 'odd' is 3: give a list with the indices of each worker"),
         ("split", beyond, "split.name = 'odd': worker 0 owns sample 96, and there are 0 to 95"),
         ("solver", anything, "gave int, and not a Solver"),

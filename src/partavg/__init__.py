@@ -10,8 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from partavg.api import compare, follow, run
     from partavg.backends.distributed import attach
     from partavg.backends.simulate import Discrepancy, Simulation
+    from partavg.best import Patience
     from partavg.core.abilities import Abilities, abilities
     from partavg.core.adapt import AdaComm, FedLAMA, PostLocal
     from partavg.core.aggregate import About, Aggregate
@@ -40,8 +42,9 @@ if TYPE_CHECKING:
     from partavg.evaluation import Evaluation, evaluate
     from partavg.metrics.metric import Metric
     from partavg.metrics.moment import Moment
-    from partavg.notebook import Table, follow, load_run
+    from partavg.notebook import Comparison, Results, Table, load_run
     from partavg.registry import register
+    from partavg.session import Diverged
     from partavg.sinks.sink import RunInfo, Sink
     from partavg.solvers.adam import adam, adamw
     from partavg.solvers.fednova import FedNova
@@ -59,9 +62,11 @@ __all__ = [
     "About",
     "AdaComm",
     "Aggregate",
+    "Comparison",
     "Cosine",
     "Dataset",
     "Discrepancy",
+    "Diverged",
     "Evaluation",
     "FedLAMA",
     "FedNova",
@@ -73,8 +78,10 @@ __all__ = [
     "Outer",
     "Participation",
     "Partition",
+    "Patience",
     "PostLocal",
     "Record",
+    "Results",
     "RunInfo",
     "Samples",
     "Schedule",
@@ -97,6 +104,7 @@ __all__ = [
     "by_label",
     "by_layer",
     "by_quantity",
+    "compare",
     "contiguous",
     "diloco",
     "dirichlet",
@@ -108,13 +116,16 @@ __all__ = [
     "load_dataset",
     "load_run",
     "register",
+    "run",
     "shards",
     "whole",
 ]
 
 _HOMES = {
+    "api": "compare follow run",
     "backends.distributed": "attach",
     "backends.simulate": "Discrepancy Simulation",
+    "best": "Patience",
     "core.abilities": "Abilities abilities",
     "core.adapt": "AdaComm FedLAMA PostLocal",
     "core.aggregate": "About Aggregate",
@@ -135,8 +146,9 @@ _HOMES = {
     "evaluation": "Evaluation evaluate",
     "metrics.moment": "Moment",
     "metrics.metric": "Metric",
-    "notebook": "Table follow load_run",
+    "notebook": "Comparison Results Table load_run",
     "registry": "register",
+    "session": "Diverged",
     "sinks.sink": "RunInfo Sink",
     "solvers.adam": "adam adamw",
     "solvers.fednova": "FedNova",

@@ -33,7 +33,7 @@ def check_words(config: Config, data: Dataset) -> None:
     """Words are numbers, but only a model with a vocabulary can read them."""
     known = config.model.options.get("words")
     words = [tensor for tensor in tensors(data.train.inputs) if tensor.dtype == torch.int64]
-    ours = getattr(MODELS.get(config.model.name), "__module__", "").startswith("partavg.models")
+    ours = MODELS.is_built_in(config.model.name)
     if words and known is None and ours:
         raise ValueError(
             f"model.name = {config.model.name!r} cannot read the words of {config.data.name}: "

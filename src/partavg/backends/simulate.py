@@ -1,7 +1,9 @@
 """The simulator: all workers in one process, or dealt over several."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +23,16 @@ from partavg.backends.checks import (
     tried,
     whole,
 )
+from partavg.backends.client_models import evaluate_each, own_tensors
 from partavg.backends.current_plan import CurrentPlan
+from partavg.backends.description import (
+    Sections,
+    check_same_simulation,
+    component,
+    fingerprint,
+    plain,
+)
+from partavg.backends.evaluating import made_by_all
 from partavg.backends.planner import (
     Bank,
     Buffers,
@@ -34,13 +45,16 @@ from partavg.backends.planner import (
     check_recut,
     client_weights,
     kept,
+    what_is_shared,
 )
 from partavg.backends.process_states import ProcessStates
 from partavg.backends.processes import OneProcess, Processes, dealt_evenly, own_workers
 from partavg.core import average
+from partavg.core.abilities import described
 from partavg.core.adapt import Adapt
 from partavg.core.aggregate import Aggregate, weighted_sum
 from partavg.core.exchange import common_model
+from partavg.core.local_columns import joined
 from partavg.core.loop import Batch, Record, Watch, train, unwatched
 from partavg.core.pace import Pace
 from partavg.core.participation import Participation
@@ -58,7 +72,16 @@ from partavg.data.samples import Samples
 from partavg.engines.choose import Choice, choose
 from partavg.engines.fused.precision import Precision
 from partavg.engines.model import Loss, RowModel
-from partavg.evaluation import Counts, Evaluation, count, recompute_statistics_
+from partavg.evaluation import (
+    Asked,
+    Counts,
+    Evaluation,
+    count,
+    recompute_statistics_,
+    scores_of,
+)
+from partavg.scores.mean_loss import MeanLoss
+from partavg.scores.score import Score
 from partavg.solvers.sgd import SGD
 
 Augment = Callable[[Any, Tensor | None], Any]
@@ -80,13 +103,15 @@ class Simulation:
     `split` holds the indices of each worker's samples, or masks. `lr` is a number or a function of
     the step. `weights` are "uniform", by "samples" owned, or a number per client. `buffers` says
     what becomes of BatchNorm's statistics: averaged with their "part", at "every" averaging, kept
-    "local", or local and "recompute"d from training samples for evaluation. With `participation`
-    only some of the workers train at a time, with `pace` not all of them take every step; what a
-    client that is not active keeps is in a `bank` on the "device" or the "cpu". `delay` lets
-    averages arrive later, `adapt` changes the schedule while training goes on. `aggregate` is what
-    becomes of the workers' messages, by default their weighted sum. `transform` makes of stored
-    samples what the model sees, for example `Images`. `precision` and `deterministic` are the fused
-    engine's. The workers are dealt over `processes`, which all make the same calls.
+    "local", or local and "recompute"d from training samples for evaluation. `local` are patterns of
+    names, like "head.*": parameters and buffers that belong to no part, are never averaged and stay
+    with their client, see docs/personal.md. With `participation` only some of the workers train at
+    a time, with `pace` not all of them take every step; what a client that is not active keeps is
+    in a `bank` on the "device" or the "cpu". `delay` lets averages arrive later, `adapt` changes
+    the schedule while training goes on. `aggregate` is what becomes of the workers' messages, by
+    default their weighted sum. `transform` makes of stored samples what the model sees, for example
+    `Images`. `precision` and `deterministic` are the fused engine's. The workers are dealt over
+    `processes`, which all make the same calls.
 
     >>> from partavg import iid
     >>> x = torch.arange(40.0).view(40, 1)
@@ -115,6 +140,7 @@ class Simulation:
         partition: str | Partition = "channel",
         weights: Weights = "uniform",
         buffers: Buffers = "part",
+        local: Sequence[str] = (),
         participation: Participation | None = None,
         bank: Bank = "device",
         pace: Pace | None = None,
@@ -151,7 +177,7 @@ class Simulation:
         check_needs(self._solver, put_away=put_away, uneven=pace is not None, delay=delay)
         check_aggregate(aggregate, self._solver)
         self._lr = rate_of(lr)
-        self._loss = loss
+        self._loss = MeanLoss(loss)
         self._recompute = buffers == "recompute"
         self._transform = placed(transform, self._device) or _as_stored
         if participation and participation.clients != len(split):
@@ -166,12 +192,35 @@ class Simulation:
         check_drawn_weights(shares, participation)
         self.active = participation.active if participation else len(split)
         """Workers that train at a time, in all processes."""
+        self._given: Sections = {
+            "training": {"workers": len(split), "batch": batch, "lr": plain(lr), "seed": seed},
+            "loss": {"name": described(loss)},
+            "solver": component(self._solver),
+            "averaging": {
+                "interval": schedule.interval,
+                "parts": schedule.parts,
+                "partition": plain(partition),
+                "weights": plain(weights),
+                "buffers": buffers,
+                "shuffle": schedule.shuffle is not None,
+                "delay": delay,
+                "local": list(local),
+                "aggregate": described(aggregate),
+            },
+            "participation": {
+                "fraction": self.active / len(split),
+                **(plain(asdict(participation)) if participation else {}),
+            },
+            "pace": component(pace) if pace else {"name": "even"},
+            "adapt": component(adapt) if adapt else {"name": "fixed"},
+            "split": {"name": "given", "sha256": fingerprint(split)},
+        }
+        self._sharing = what_is_shared(local, self._model.params, self._model.buffers, buffers)
         planner = Planner(
-            self._model.params,
-            self._model.buffers,
+            *self._sharing,
             partition,
             buffers,
-            shares.to(self._device, self._model.dtype),
+            shares.to(self._device, average.accumulating(self._model.dtype)),
             participation,
             pace,
             delay,
@@ -179,6 +228,7 @@ class Simulation:
             own_workers(self._processes, self.active),
             self._processes.swap(len(split), self.active),
             aggregate,
+            self._model.counters,
         )
         self._current = CurrentPlan(schedule, adapt, planner)
 
@@ -189,6 +239,7 @@ class Simulation:
             return choose(engine, chunk, self._model, start, first, **how)  # type: ignore[arg-type]
 
         self.engine = self._processes.first(lambda: tried(trial, first, transform))
+        self._engine_is_free = engine == "auto"
         self._engine = self.engine.build(self._model)
         self._owners: tuple[Partition | None, Tensor] = None, torch.empty(0)
         self._mean: tuple[Tensor | None, Tensor] = None, torch.empty(0)
@@ -199,13 +250,46 @@ class Simulation:
         )
         shared = shared_names(self._solver)
         self._states = ProcessStates(self._processes, self.active, len(split), shared)
-        if participation and participation.moves:
-            names = kept(participation, self._solver, self.workers, shared)
+        own = self._current.plan.local
+        moves = participation is not None and participation.moves
+        if own.params and moves and not put_away:
+            self.workers.local_taken = self.workers.taken.clone()
+        if participation and (moves or (self.local and self.active < len(split))):
+            names = kept(participation, self._solver, self.workers, shared, own)
             homes = dealt_evenly(len(split), self._processes.size)[self._processes.rank]
-            self.workers.keep(homes.stop - homes.start, names, bank_device(bank, self._device))
+            device = bank_device(bank, self._device)
+            self.workers.keep(homes.stop - homes.start, names, device, own)
         self._current.prepare_(self.workers)
         if aggregate is not weighted_sum:
             self.workers.remember_start_()
+
+    @cached_property
+    def settings(self) -> Sections:
+        """What was given, as a recipe would have it; models and data by a digest of their numbers.
+
+        Two simulations with the same settings train alike, so far as that can be seen.
+        """
+        model, engine = self._model, self.engine
+        return {
+            **self._given,
+            "model": {
+                "name": type(model.skeleton).__name__,
+                "parameters": model.params.size,
+                "dtype": str(model.dtype).removeprefix("torch."),
+                "sha256": fingerprint(model.start()),
+            },
+            "data": {
+                "name": "given",
+                "samples": self.samples.size,
+                "sha256": fingerprint(self.samples.tensors),
+            },
+            "engine": {
+                "name": engine.name,
+                "chunk": engine.chunk,
+                "precision": engine.precision,
+                "device": str(self._device),
+            },
+        }
 
     @property
     def samples(self) -> Samples:
@@ -226,6 +310,18 @@ class Simulation:
     def partition(self) -> Partition:
         """The partition, as it is now."""
         return self._current.plan.partition
+
+    def use(self, engine: Choice) -> None:
+        """Compute with an engine chosen before, for the same numbers, unless one was asked for."""
+        if self._engine_is_free and engine[:2] != self.engine[:2]:
+            self.engine, self._engine = engine, engine.build(self._model)
+            self.__dict__.pop("settings", None)  # they name the engine
+
+    @property
+    def local(self) -> tuple[str, ...]:
+        """The names of the parameters and buffers that are each client's own."""
+        params, statistics = self._sharing
+        return params.own.names + statistics.own.names
 
     def clients(self, step: int) -> Int[np.ndarray, "m"]:
         """The worker whose samples each row here reads at a step."""
@@ -255,15 +351,39 @@ class Simulation:
 
     def state(self) -> dict[str, Any]:
         """All that training changed, to save; of several processes only the first has all of it."""
-        return self._states.collect(self.workers.state())
+        settings = {name: keys for name, keys in self.settings.items() if name != "engine"}
+        return {**self._states.collect(self.workers.state()), "settings": settings}
 
     def load(self, saved: dict[str, Any] | None) -> None:
-        """Go on from what `state()` was at some step; of several processes the first brings it."""
-        self.workers.load_(self._states.deal(saved))
+        """Go on from what `state()` was at some step; of several processes the first brings it.
+
+        It must be the state of a simulation like this one.
+        """
+        self._processes.first(lambda: self._check_state(saved))
+        rows = {k: v for k, v in saved.items() if k != "settings"} if saved else None
+        self.workers.load_(self._states.deal(rows))
         self._current.load(self.workers)
 
+    def _check_state(self, saved: Any) -> None:
+        """Raise a ValueError for what is no state, or the state of another simulation."""
+        wanted = {*Workers.__slots__} - {"common"}  # 0.1 did not know of it, nor of settings
+        if not isinstance(saved, Mapping) or not wanted <= saved.keys():
+            raise ValueError("what is loaded is no state of a simulation: give what state() gave")
+        if "settings" in saved:
+            check_same_simulation(self.settings, saved["settings"])
+        for name in ("params", "buffers"):
+            shape = [self.active, getattr(self.workers, name).shape[1]]
+            if list(saved[name].shape) != shape:
+                raise ValueError(
+                    f"the state has {name} {list(saved[name].shape)}, and this simulation {shape}: "
+                    f"load it into a simulation of the same model and workers"
+                )
+
     def consensus(self) -> nn.Module:
-        """A copy of the model that holds u, the average of all workers, in evaluation mode."""
+        """A copy of the model that holds u, the average of all workers, in evaluation mode.
+
+        What is local is the mean, too, which no worker ever has: see `evaluate_clients`.
+        """
         rows = common_model(self.workers, self._current.plan, self._processes.reduce)
         module = self._model.module(*rows)
         if self._recompute:
@@ -274,48 +394,94 @@ class Simulation:
         """A copy of the model with the parameters of a worker held here, in evaluation mode."""
         return self._model.module(self.workers.params[row], self.workers.buffers[row])
 
-    def evaluate(self, samples: Any) -> Evaluation:
-        """Loss and accuracy of the averaged model u; each process evaluates some samples.
+    def evaluate(self, samples: Any, metrics: Asked = ()) -> Evaluation:
+        """Loss and metrics of the averaged model u; each process evaluates some samples.
 
         Samples are whatever `as_samples` takes.
         """
-        known = self._known(samples)
+        scores, module, known = scores_of(metrics), self.consensus(), self._known(samples)
         some = dealt_evenly(known.size, self._processes.size)[self._processes.rank]
-        counts = self._evaluate(self.consensus(), self._near(known.some(some)))
-        return Counts.total(self._processes.each(counts)).evaluation
+        own = self._near(known.some(some))
+        counts = made_by_all(self._processes, lambda: self._count(module, own, scores))
+        return Counts.total(counts).evaluation(scores)
 
-    def evaluate_worker(self, row: int, samples: Any) -> Evaluation:
-        """Loss and accuracy of the model of one worker held here."""
-        return self._evaluate(self.worker(row), self._near(self._known(samples))).evaluation
+    def evaluate_worker(self, row: int, samples: Any, metrics: Asked = ()) -> Evaluation:
+        """Loss and metrics of the model of one worker held here."""
+        scores, known = scores_of(metrics), self._near(self._known(samples))
+        return self._count(self.worker(row), known, scores).evaluation(scores)
 
-    def evaluate_workers(self, samples: Any, most: int | None = None) -> list[Evaluation]:
-        """Loss and accuracy of all workers' models, or of the first few."""
+    def evaluate_workers(
+        self, samples: Any, most: int | None = None, metrics: Asked = ()
+    ) -> list[Evaluation]:
+        """Loss and metrics of all workers' models, or of the first few."""
+        scores = scores_of(metrics)
         held = self._here(np.arange(self.active)[:most])
         known = self._near(self._known(samples))
         rows = (tensor[: len(held)] for tensor in (self.workers.params, self.workers.buffers))
-        own = [self._evaluate(module, known).evaluation for module in self._model.modules(*rows)]
-        return [found for some in self._processes.each(own) for found in some]
+
+        def own() -> list[Evaluation]:
+            modules = self._model.modules(*rows)
+            return [self._count(module, known, scores).evaluation(scores) for module in modules]
+
+        return [found for some in made_by_all(self._processes, own) for found in some]
+
+    def evaluate_clients(
+        self, samples: Any, split: Sequence[Any], metrics: Asked = ()
+    ) -> list[Evaluation | None]:
+        """Loss and metrics of each client's own model on its own samples, those of the `split`.
+
+        It is the averaged model u with what is local as the client has it, or had it when it was
+        last active. None is for clients without samples. Each process evaluates some clients.
+        """
+        known, scores = self._known(samples), scores_of(metrics)
+        owned = checked_split(split, known.size, len(self.split), "the split", may_be_empty=True)
+        here = dealt_evenly(len(owned), self._processes.size)[self._processes.rank]
+        module = self.consensus()
+        own: dict[str, Tensor] = {}
+        for name, some in zip(("params", "buffers"), self._sharing, strict=True):
+            own |= own_tensors(self._model, self._own_columns(name), some.own)
+        found = evaluate_each(module, own, self._loss, known, owned[here], self._seen, scores)
+        return [each for some in self._processes.each(found) for each in some]
 
     def discrepancy(self) -> Discrepancy:
-        """How far the workers are apart, in total and per part."""
+        """How far the workers are apart in what they share, in total and per part."""
         columns = self.columns_apart()
         return Discrepancy(float(columns.sum()), self.per_part(columns).tolist())
 
     def columns_apart(self) -> Float[Tensor, "d"]:
-        """The discrepancy per column, for those who do not want to wait for a GPU."""
-        return average.discrepancy(self.workers.params, self._weights, self._processes.reduce)
+        """The discrepancy per column, 0 in local ones, for those who do not wait for a GPU."""
+        apart = average.discrepancy(self.workers.params, self._weights, self._processes.reduce)
+        if self.partition.local:
+            apart[self._owner_of_columns() == len(self.partition.parts)] = 0
+        return apart
 
     def per_part(self, columns: Float[Tensor, "d"]) -> Float[Tensor, "p"]:
         """Sum a value per column over the columns of each part."""
+        return average.per_part(columns, self._owner_of_columns(), len(self.partition.parts))
+
+    def _own_columns(self, name: str) -> Tensor:
+        """The local columns of the clients whose home is here, wherever these are active now."""
+        who, plan, bank = self._current.plan.participation, self._current.plan, self.workers.bank
+        spans = plan.local.of(name)
+        rows = joined(getattr(self.workers, name), spans)
+        if who is None or not spans or not bank:
+            return rows
+        own = bank.get(f"local.{name}")
+        kept = joined(bank[name], spans) if own is None else own.clone()
+        active = torch.tensor(who(max(1, self.workers.step)), device=kept.device)
+        plan.swap(rows, kept, active, active)
+        return kept
+
+    def _owner_of_columns(self) -> Int[Tensor, "d"]:
         if self._owners[0] is not self.partition:  # which takes a while to find out
             self._owners = self.partition, self.partition.owners().to(self._device)
-        return average.per_part(columns, self._owners[1], len(self.partition.parts))
+        return self._owners[1]
 
     def mean_loss(self, losses: Float[Tensor, "m"]) -> Float[Tensor, ""]:
         """The weighted mean of the workers' losses."""
         if self._mean[0] is not losses:  # an interval that adapts has seen it already
             weights = self._current.plan.all_weights_at(max(1, self.workers.step))
-            self._mean = losses, weights @ losses
+            self._mean = losses, weights @ losses.to(weights.dtype)
         return self._mean[1]
 
     def largest(self) -> Float[Tensor, "m"]:
@@ -332,8 +498,8 @@ class Simulation:
         """Of some value per worker, those of the workers held here."""
         return workers[self._current.plan.rows]
 
-    def _evaluate(self, module: nn.Module, samples: Samples) -> Counts:
-        return count(module, self._loss, samples, self._seen)
+    def _count(self, module: nn.Module, samples: Samples, scores: Sequence[Score]) -> Counts:
+        return count(module, self._loss, samples, self._seen, scores)
 
     def _known(self, samples: Any) -> Samples:
         return as_samples(samples, dtype=self._model.dtype)

@@ -3,7 +3,6 @@
 import click
 import torch
 from rich.console import Console
-from torch.nn import functional as F
 
 from partavg import build
 from partavg.backends.checks import placed
@@ -51,7 +50,7 @@ def measure(
 
         return estimate(
             simulation.consensus(),
-            F.cross_entropy,
+            build.loss(config),
             samples.train,
             owned,
             partition=simulation.partition,

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from partavg.core.inputs import Inputs
 from partavg.data.convert import as_samples
-from partavg.data.ids import numbered
+from partavg.data.ids import numbered_alike
 from partavg.data.samples import Samples, shapes
 
 __all__ = ["Dataset", "Samples"]
@@ -21,13 +21,15 @@ class _Fields(NamedTuple):
     """How many there are; None where targets are no classes."""
     writers: Int[Tensor, "n"] | None = None
     """The writer, or any other client, of each training sample, where the dataset knows."""
+    test_writers: Int[Tensor, "_"] | None = None
+    """That of each test sample, numbered as those of the training samples."""
 
 
 class Dataset(_Fields):
     """A task: samples to train on and to test on, in any form that `as_samples` takes.
 
     `classes` is their number, if targets are classes. `writers` is the client of each training
-    sample, if it is known: a number, or any name.
+    sample, if it is known: a number, or any name. `test_writers` is that of each test sample.
 
     >>> x, y = torch.zeros(6, 4), torch.arange(6) % 3
     >>> data = Dataset(train=(x[:4], y[:4]), test=(x[4:], y[4:]), classes=3)
@@ -38,12 +40,17 @@ class Dataset(_Fields):
     __slots__ = ()
 
     def __new__(
-        cls, train: Any, test: Any, classes: int | None = None, writers: Any = None
+        cls,
+        train: Any,
+        test: Any,
+        classes: int | None = None,
+        writers: Any = None,
+        test_writers: Any = None,
     ) -> "Dataset":
         """Look at what is given, and make samples of it."""
-        who = None if writers is None else numbered(writers)
+        who, tested = numbered_alike(writers, test_writers)
         return super().__new__(
-            cls, _samples(train, "training"), _samples(test, "test"), classes, who
+            cls, _samples(train, "training"), _samples(test, "test"), classes, who, tested
         )
 
     @property
@@ -93,6 +100,7 @@ class Dataset(_Fields):
             train=self.train.some(kept),
             test=self.test.some(judged),
             writers=None if self.writers is None else self.writers[kept],
+            test_writers=None if self.test_writers is None else self.test_writers[judged],
         )
 
 

@@ -52,6 +52,17 @@ def numbered(given: Any) -> Int[Tensor, "n"]:
     return torch.from_numpy(ids.astype(np.int64))
 
 
+def numbered_alike(one: Any, other: Any) -> tuple[Int[Tensor, "n"] | None, Int[Tensor, "_"] | None]:
+    """The clients of two sets of samples as integers, the same client by the same one."""
+    if one is None or other is None:
+        return None if one is None else numbered(one), None if other is None else numbered(other)
+    first, second = client_ids(one), client_ids(other)
+    if {first.dtype.kind, second.dtype.kind} <= {"i", "u"}:
+        return numbered(first), numbered(second)
+    both = numbered(np.concatenate([first.astype(str), second.astype(str)]))
+    return both[: len(first)], both[len(first) :]
+
+
 def how_many(given: Any) -> int:
     """The number of samples that some labels, or any targets, are of."""
     try:

@@ -14,11 +14,18 @@ Split = list[Int[Tensor, "_"]]
 """The indices of each worker's samples."""
 
 
-def checked_split(given: Any, count: int, workers: int | None = None, called: str = "") -> Split:
+def checked_split(
+    given: Any,
+    count: int,
+    workers: int | None = None,
+    called: str = "",
+    *,
+    may_be_empty: bool = False,
+) -> Split:
     """A split of so many samples, over so many workers if that is known; or a ValueError.
 
     A worker's samples are a list, an array or a tensor: of indices, or a mask that says of every
-    sample whether it is the worker's. Workers may share samples.
+    sample whether it is the worker's. Workers may share samples; those to test on may be none.
 
     >>> checked_split([[0, 2], [True, False, True]], count=3)
     [tensor([0, 2]), tensor([0, 2])]
@@ -35,7 +42,13 @@ def checked_split(given: Any, count: int, workers: int | None = None, called: st
     if not len(given):
         raise ValueError(f"{prefix} has no workers: give the indices of each worker's samples")
     start = f"{called}: worker" if called else "worker"
-    return [_indices(owned, count, f"{start} {worker}") for worker, owned in enumerate(given)]
+    found = []
+    for worker, owned in enumerate(given):
+        own = _indices(owned, count, f"{start} {worker}")
+        if not len(own) and not may_be_empty:
+            raise ValueError(f"{start} {worker} owns no samples: give every worker at least one")
+        found.append(own)
+    return found
 
 
 def check_workers(samples: int, workers: Any, minimum: Any = 1) -> None:
@@ -66,7 +79,7 @@ def _indices(given: Any, count: int, who: str) -> Int[Tensor, "_"]:
             f"flatten()"
         )
     if not len(found):
-        raise ValueError(f"{who} owns no samples: give every worker at least one")
+        return torch.empty(0, dtype=torch.int64)
     if found.dtype.kind == "b":
         return _marked(found, count, who)
     if found.dtype.kind not in "iu":
@@ -107,8 +120,6 @@ def _marked(mask: NDArray[np.bool_], count: int, who: str) -> Int[Tensor, "_"]:
             f"{who} has a mask of {len(mask)} samples, and there are {count}: give a mask of all, "
             f"or indices"
         )
-    if not mask.any():
-        raise ValueError(f"{who} owns no samples: give every worker at least one")
     return torch.from_numpy(np.flatnonzero(mask))
 
 

@@ -36,6 +36,6 @@ class Looped:
                     grads = torch.autograd.grad(
                         loss, parameters, allow_unused=True, materialize_grads=True
                     )
-            rows, found = slice(row, row + 1), [grad[None] for grad in grads]
+            rows, found = slice(row, row + 1), [grad.to_dense()[None] for grad in grads]
             del grads
             yield Gradients(rows, loss.detach().view(1), pieces(found, model.params))

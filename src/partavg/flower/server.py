@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from partavg.core.abilities import abilities
+from partavg.core.average import accumulating
 from partavg.flower.aggregation import aggregated, aggregated_model
 from partavg.flower.orders import Orders
 from partavg.flower.progress import ServerProgress, Stage
@@ -202,7 +203,8 @@ class Server:
         if not agreement.sends_parameters:
             return None
         (section,) = agreement.sections("part", due)
-        rows = {c: parameters(array, agreement, section) for c, array in found.arrays.items()}
+        kind = accumulating(agreement.model.dtype)
+        rows = {c: parameters(a, agreement, section).to(kind) for c, a in found.arrays.items()}
         center = sum((weights[c] * row for c, row in rows.items()), torch.zeros(()))
         squares = [float((row - center).square().sum()) for row in rows.values()]
         return sum(squares) / len(squares)

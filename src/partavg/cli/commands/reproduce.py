@@ -58,6 +58,7 @@ def reproduce(
     from partavg.data.root import root
     from partavg.report.page import write_page
     from partavg.sinks.progress import display
+    from partavg.stopping import stop_request
 
     console = output.console()
     # What is left of a run is its summary: the states of 128 large models would fill a disk.
@@ -71,9 +72,10 @@ def reproduce(
             out = this.out(out, f"reproduce-{target.replace('/', '-')}")
             planned = reproducing.planned(names, settings, seeds, out)
             for number, row in enumerate(planned):
+                samples = store(row.entries[0].config.data)
                 for entry in row.entries:
-                    check(entry.config, store(entry.config.data))
-                entries = this.continued(row.entries, resume=resume, force=force)
+                    check(entry.config, samples)
+                entries = this.continued(row.entries, samples, resume=resume, force=force)
                 planned[number] = replace(row, entries=tuple(entries))
         scale = planned[0].entries[0].config.training.scale
         start = partial(this.start, resume=resume, force=force)
@@ -81,7 +83,7 @@ def reproduce(
         with (
             drive.early_ends(this.resuming(context, out)),
             output.plain_warnings(),
-            drive.stop_request() as request,
+            stop_request() as request,
             display(console) as shown,
         ):
             for row in planned:

@@ -34,10 +34,16 @@ Examples:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Keep it, in split.npz or the file named.",
 )
+@options.overwrite
 @options.settings
 @options.data
 def split(
-    recipe: str, plot: Path | None, kept: Path | None, overrides: tuple[str, ...], data: Path | None
+    recipe: str,
+    plot: Path | None,
+    kept: Path | None,
+    force: bool,
+    overrides: tuple[str, ...],
+    data: Path | None,
 ) -> None:
     """Show which samples the workers of RECIPE own: how many, of which classes.
 
@@ -49,7 +55,7 @@ def split(
     from partavg import build
     from partavg import recipe as recipes
     from partavg.cli import output
-    from partavg.compare import caveat
+    from partavg.comparison import caveat
     from partavg.config import create
     from partavg.data.root import root
     from partavg.data.saved_split import save
@@ -57,8 +63,8 @@ def split(
     from partavg.report.bars import bars
 
     with output.bad_input(), output.plain_warnings():
-        options.check_suffix(plot, ".svg")
-        options.check_suffix(kept, ".npz")
+        options.check_file(plot, ".svg", force=force)
+        options.check_file(kept, ".npz", force=force)
         config = recipes.load(recipe, overrides).config()
         samples = build.scaled(config, create("data", config.data, root(data)))
         owned = build.split(config, samples)

@@ -38,6 +38,7 @@ Examples:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write all numbers, those of every part too, to this file.",
 )
+@options.overwrite
 @options.settings
 @options.data
 def theory(
@@ -47,6 +48,7 @@ def theory(
     roughness_of: int,
     method: str,
     kept: Path | None,
+    force: bool,
     overrides: tuple[str, ...],
     data: Path | None,
 ) -> None:
@@ -57,7 +59,7 @@ def theory(
     or non-IID data allows, the terms of its bound, and the longest interval at this learning rate.
     """
     from partavg import build
-    from partavg import compare as comparing
+    from partavg import comparison as comparing
     from partavg import recipe as recipes
     from partavg.cli import output, theory_estimates
     from partavg.cli.theory_report import Findings
@@ -67,7 +69,7 @@ def theory(
 
     console = output.console()
     with output.bad_input(), output.plain_warnings():
-        options.check_suffix(kept, ".json")
+        options.check_file(kept, ".json", force=force)
         found = recipes.load(recipe, overrides)
         config = comparing.chosen(found, scheme)
         full = create("data", config.data, root(data))

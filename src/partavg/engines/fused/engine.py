@@ -161,9 +161,11 @@ class Fused:
         layout = self._model.buffers
         ticks = torch.zeros(1, layout.size, dtype=self._model.dtype)
         views = layout.views(ticks[0])
-        modules = dict(self._model.skeleton.named_modules(remove_duplicate=False))
-        for name in self._program.norms():
-            key = f"{name}.num_batches_tracked".removeprefix(".")
-            if key in views and modules[name].training:
+        skeleton = self._model.skeleton
+        layers = dict(skeleton.named_modules(remove_duplicate=False))
+        names = {id(buffer): name for name, buffer in skeleton.named_buffers()}  # the first of each
+        for layer in (layers[name] for name in self._program.norms()):
+            key = names.get(id(layer.num_batches_tracked))
+            if key in views and layer.training:
                 views[key] += 1
         return ticks.to(self._device) if ticks.any() else None
