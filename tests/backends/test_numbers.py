@@ -57,9 +57,7 @@ def train(simulation: Simulation, steps: int) -> Simulation:
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("m", [3, 5, 7])
 @pytest.mark.parametrize("name", ["sgd", "scaffold", "vrl_sgd", "fedprox"])
-def test_equal_workers_stay_equal_and_where_they_are(
-    dtype: torch.dtype, m: int, name: str
-) -> None:
+def test_equal_workers_stay_equal_and_where_they_are(dtype: torch.dtype, m: int, name: str) -> None:
     """At a rate of 0 nothing may move, however often all is averaged."""
     torch.manual_seed(1)
     model = nn.Linear(6, 2).to(dtype)

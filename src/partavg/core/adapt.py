@@ -113,7 +113,7 @@ class AdaComm:
         notes |= {"sum": notes["sum"] * 0, "count": 0}
         if step - notes["decided"] < self.block or lr > notes["last"] or not lr > 0:
             return now
-        decayed = lr < notes.get("rate", notes["lr"])
+        decayed = lr < (notes["rate"] if "rate" in notes else notes["lr"])
         notes |= {"decided": step, "rate": lr}
         ratio = notes["lr"] / lr * loss / max(float(notes["first"]), 1e-12)
         interval = math.ceil(given.interval * math.sqrt(max(ratio, 0.0)))
