@@ -311,9 +311,9 @@ def all_frozen() -> nn.Module:
     return nn.Linear(2, 2).requires_grad_(False)
 
 
-def huge_integer() -> nn.Module:
+def fine_number() -> nn.Module:
     model = nn.Linear(2, 2)
-    model.register_buffer("hash", torch.tensor(2**40 + 1))
+    model.register_buffer("third", torch.tensor(1 / 3, dtype=torch.float64))
     return model
 
 
@@ -325,7 +325,7 @@ def huge_integer() -> nn.Module:
         (mixed, "'1.weight' is torch.float16, others are torch.float32"),
         (untied, "'0.weight' and '1.weight' share memory"),
         (all_frozen, "no trainable parameters"),
-        (huge_integer, "buffer 'hash' of torch.int64 cannot be carried exactly"),
+        (fine_number, "buffer 'third' of torch.float64 cannot be carried exactly"),
     ],
 )
 def test_models_that_cannot_work_are_refused(make, sentence: str) -> None:
