@@ -39,7 +39,7 @@ from partavg.core.trial import check_abilities, shared_names
 from partavg.core.workers import Workers
 from partavg.data.batches import Batches
 from partavg.data.dataset import Samples
-from partavg.engines.choose import choose
+from partavg.engines.choose import check_engine, choose
 from partavg.engines.fused.precision import Precision
 from partavg.engines.model import Loss, RowModel
 from partavg.engines.trainable import check_types
@@ -115,6 +115,7 @@ class Simulation:
         processes: Processes | None = None,
     ) -> None:
         check_types(model, loss)
+        check_engine(engine, chunk, precision)
         self._processes = processes or OneProcess()
         self._device = torch.device(device)
         self._samples = Samples(*(tensor.to(self._device) for tensor in samples))

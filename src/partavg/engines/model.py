@@ -22,6 +22,7 @@ Loss = Callable[[Any, Any], Tensor]
 Outputs are whatever the module returns, targets what they are in the samples: a tensor, or several
 in a tuple or a dict."""
 
+_MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 _Homes = dict[str, list[tuple[nn.Module, str]]]
 
 
@@ -135,6 +136,21 @@ class RowModel:
                 own[name].data = view
             self._put_(homes, self.buffers.views(statistics))
             yield module.eval()
+
+    def outside_rows(self) -> Iterator[tuple[str, str, Any]]:
+        """What the module that runs keeps and rows do not carry: kind, name and value of each."""
+        carried = {path for paths in self._paths.values() for path in paths}
+        for owner, part in self._running.named_modules():
+            own = {key: value for key, value in vars(part).items() if key not in _MODULE_ATTRIBUTES}
+            for kind, some in (
+                ("parameter", part.named_parameters(recurse=False)),
+                ("buffer", part.named_buffers(recurse=False)),
+                ("attribute", own.items()),
+            ):
+                for key, value in some:
+                    name = f"{owner}.{key}".removeprefix(".")
+                    if name not in carried:
+                        yield kind, name, value
 
     def _homes_in(self, module: nn.Module) -> _Homes:
         """All places of a copy of the module where each buffer of a row stands."""
