@@ -236,7 +236,8 @@ class Simulation:
         rows = common_model(self.workers, self._current.plan, self._processes.reduce)
         module = self._model.module(*rows)
         if self._recompute:
-            recompute_statistics_(module, self._samples.inputs, self._seen)
+            resting = self._model.resting
+            recompute_statistics_(module, self._samples.inputs, self._seen, resting)
         return module
 
     def worker(self, row: int) -> nn.Module:

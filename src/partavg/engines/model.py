@@ -72,6 +72,12 @@ class RowModel:
         """The module in training mode, for its layers and for all that is no part of a row."""
         return self._module
 
+    @property
+    def resting(self) -> frozenset[str]:
+        """The names of the layers that are in evaluation mode by themselves."""
+        layers = self._module.named_modules()
+        return frozenset(name for name, layer in layers if not layer.training)
+
     def start(self) -> tuple[Float[Tensor, "d"], Float[Tensor, "b"]]:
         """The parameters and buffers that the module was given with."""
         params, buffers = self._start
