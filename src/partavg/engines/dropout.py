@@ -141,7 +141,8 @@ class KeyedDropout(TorchFunctionMode):
 @contextmanager
 def refused(module: nn.Module) -> Iterator[None]:
     """Refuse dropout for a while: in the backward pass a mask cannot be drawn again as it was."""
-    layers = [layer for layer in module.modules() if layer.training and _share(layer) > 0]
+    kinds = dropouts()
+    layers = [layer for layer in module.modules() if layer.training and _share(layer, kinds) > 0]
     handles = [layer.register_forward_pre_hook(refuse) for layer in layers]
     try:
         yield
@@ -158,10 +159,10 @@ def refuse(*_: object) -> NoReturn:
     )
 
 
-def _share(layer: Any) -> float:
+def _share(layer: Any, dropouts: tuple[type[nn.Module], ...]) -> float:
     """What a layer drops."""
     share: Any = 0.0
-    if isinstance(layer, dropouts()):
+    if isinstance(layer, dropouts):
         share = layer.p
     elif isinstance(layer, nn.MultiheadAttention) or (
         isinstance(layer, nn.RNNBase) and layer.num_layers > 1
