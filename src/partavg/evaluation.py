@@ -1,6 +1,6 @@
 """Loss and scores of a model on samples."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
@@ -141,10 +141,20 @@ def count(
 
 @torch.no_grad()
 def recompute_statistics_(
-    module: nn.Module, inputs: Inputs, transform: Transform = unchanged
+    module: nn.Module,
+    inputs: Inputs,
+    transform: Transform = unchanged,
+    resting: Container[str] = (),
 ) -> None:
-    """Replace BatchNorm's running statistics by their mean over batches of the inputs."""
-    norms: list[Any] = [norm for norm in module.modules() if isinstance(norm, batch_norms())]
+    """Replace BatchNorm's running statistics by their mean over batches of the inputs.
+
+    Layers that are `resting`, by their names, keep theirs: they were in evaluation mode all along.
+    """
+    norms: list[Any] = [
+        norm
+        for name, norm in module.named_modules()
+        if isinstance(norm, batch_norms()) and name not in resting
+    ]
     momenta = [norm.momentum for norm in norms]
     module.eval()
     for norm in norms:

@@ -219,23 +219,6 @@ def test_dropout_depends_on_the_key_and_nothing_else() -> None:
     assert torch.equal(losses, again), "the global generator plays no part"
 
 
-def test_other_random_layers_repeat_with_the_key() -> None:
-    """Not the same in both engines, but the same again in the same engine."""
-
-    class Noise(nn.Linear):
-        def forward(self, x: Tensor) -> Tensor:
-            return super().forward(x + torch.randn_like(x))
-
-    case = problem(Noise(5, 3), (5,))
-    for make in (Looped, lambda model: Vmapped(model, 2)):
-        state = torch.get_rng_state()
-        first = run(make(case[0]), *case[1:])
-        assert torch.equal(torch.get_rng_state(), state), "the caller's generator is left alone"
-        torch.rand(3)
-        for ours, theirs in zip(run(make(case[0]), *case[1:]), first, strict=True):
-            assert torch.equal(ours, theirs)
-
-
 def test_the_users_module_is_left_alone() -> None:
     module = mlp((5,), 3, batch_norm=True, dropout=0.2).eval()
     before = copy.deepcopy(module.state_dict())

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from numbers import Real
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,8 +17,6 @@ from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
 from partavg.data.images import Images
 from partavg.data.samples import shapes
-from partavg.engines.choose import EngineName
-from partavg.engines.fused.precision import Precision
 from partavg.registry import mismatch
 
 
@@ -72,17 +70,6 @@ def check_policies(
         raise ValueError(
             f"transform {_called(transform)} is no function of inputs and keys: {problem}"
         )
-
-
-def check_engine(engine: Any, precision: Any, deterministic: Any) -> None:
-    """Raise a ValueError for names that no engine has."""
-    for what, name, known in (
-        ("engine", engine, get_args(EngineName)),
-        ("precision", precision, get_args(Precision)),
-        ("deterministic", deterministic, (True, False)),
-    ):
-        if name not in known:
-            raise ValueError(f"{what} {name!r} is not known: use {', '.join(map(str, known))}")
 
 
 def whole(value: Any, what: str, least: int) -> int:

@@ -12,7 +12,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from partavg.backends.checks import (
-    check_engine,
     check_model,
     check_policies,
     check_solver,
@@ -69,7 +68,7 @@ from partavg.data.convert import as_samples
 from partavg.data.gather import Store, chosen_store, gather_from, moved
 from partavg.data.ownership import checked_split
 from partavg.data.samples import Samples
-from partavg.engines.choose import Choice, choose
+from partavg.engines.choose import Choice, check_engine, choose
 from partavg.engines.fused.precision import Precision
 from partavg.engines.model import Loss, RowModel
 from partavg.evaluation import (
@@ -159,9 +158,9 @@ class Simulation:
     ) -> None:
         check_model(model, loss)
         check_policies(schedule, participation, pace, adapt, transform)
-        check_engine(engine, precision, deterministic)
-        batch, chunk = whole(batch, "batch", 1), whole(chunk, "chunk", 0)
-        delay, seed = whole(delay, "delay", 0), whole(seed, "seed", 0)
+        check_engine(engine, chunk, precision, deterministic)
+        batch, delay = whole(batch, "batch", 1), whole(delay, "delay", 0)
+        seed = whole(seed, "seed", 0)
         self._processes = processes or OneProcess()
         self._device = device_of(device)
         known = as_samples(samples, dtype=float_type(model))
@@ -387,7 +386,8 @@ class Simulation:
         rows = common_model(self.workers, self._current.plan, self._processes.reduce)
         module = self._model.module(*rows)
         if self._recompute:
-            recompute_statistics_(module, self.samples.inputs, self._seen)
+            resting = self._model.resting
+            recompute_statistics_(module, self.samples.inputs, self._seen, resting)
         return module
 
     def worker(self, row: int) -> nn.Module:
