@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import partavg.metrics as metrics  # noqa: F401
     from partavg.backends.distributed import attach
     from partavg.backends.simulate import Discrepancy, Simulation
     from partavg.core.abilities import Abilities, abilities
@@ -143,6 +144,8 @@ _MOVED = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "metrics":  # a module of public functions
+        return import_module("partavg.metrics")
     for module, names in _HOMES.items():
         if name in names.split():
             value = getattr(import_module(f"partavg.{module}"), name)

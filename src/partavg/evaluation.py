@@ -128,7 +128,7 @@ def count(
     module.eval()
     summed: dict[str, Any] = {}
     for inputs, targets in _batches(_device(module, samples[0]), *samples):
-        loss.find_out(partial(_few, module, transform, inputs, targets))
+        loss.find_out(partial(_some, module, transform, inputs, targets))
         outputs = trees.call(module, transform(inputs))
         found = {"": loss.of(outputs, targets), **{s.key: s.of(outputs, targets) for s in scores}}
         summed = {key: add(summed[key], found[key]) for key in found} if summed else found
@@ -155,12 +155,13 @@ def recompute_statistics_(
         norm.eval()
 
 
-def _few(
+def _some(
     module: nn.Module, transform: Transform, inputs: Inputs, targets: Tensor, most: int, times: int
 ) -> tuple[Any, Tensor]:
-    """Outputs and targets of the first samples of a batch, all of them so many times."""
-    some = trees.each(lambda tensor: torch.cat([tensor[:most]] * times), inputs)
-    return trees.call(module, transform(some)), torch.cat([targets[:most]] * times)
+    """Outputs and targets of samples at equal distances in a batch, all of them so many times."""
+    apart = max(1, len(targets) // most)
+    some = trees.each(lambda tensor: torch.cat([tensor[::apart]] * times), inputs)
+    return trees.call(module, transform(some)), torch.cat([targets[::apart]] * times)
 
 
 def _batches(device: torch.device, inputs: Inputs, *others: Tensor) -> Iterator[tuple[Any, ...]]:

@@ -112,10 +112,14 @@ def train(run: Run, label: str, display: Display, request: StopRequest) -> None:
     scale = run.config.training.scale
     shown = label if scale == 1 else f"{label} scaled {scale:g}"
     with closing(run.train(shown, [RankTimes(display, run.processes)])) as rows:
-        for row in rows:
-            if run.processes.stopping and row["step"] < run.steps:
-                run.save()
-                raise Stopped
+        try:
+            for row in rows:
+                if run.processes.stopping and row["step"] < run.steps:
+                    run.save()
+                    raise Stopped
+        except MetricFailed as error:
+            run.processes.note(str(error))
+            raise
 
 
 def train_all(

@@ -1,11 +1,14 @@
 """`partavg run`."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from partavg.cli import options
+
+if TYPE_CHECKING:
+    from partavg.metrics.metric import Metric
 
 EXAMPLES = """\b
 Examples:
@@ -47,6 +50,7 @@ def run(
     from partavg.config import create
     from partavg.data.root import root
     from partavg.folder import RunFolder
+    from partavg.metrics.table import main_metric
     from partavg.report.page import write_page
     from partavg.report.runs import gather
     from partavg.sinks.progress import display
@@ -71,16 +75,18 @@ def run(
             drive.train(session, found.name, shown, request)
         if output.speaks():
             summary = folder.summary()
-            click.echo(_sentence(summary, comparing.caveat([summary])))
+            main = main_metric([summary], folder.metrics())
+            click.echo(_sentence(summary, main, comparing.caveat([summary])))
             with output.bad_input():
                 report = write_page(folder.report_path, gather([folder.path]))
             click.echo(f"run folder: {folder.path}\nreport: {report}")
 
 
-def _sentence(summary: dict[str, Any], caveat: str) -> str:
-    """How a run ended, in one line."""
+def _sentence(summary: dict[str, Any], main: "Metric | None", caveat: str) -> str:
+    """How a run ended, in one line: by the metric that runs are compared by."""
+    unit = f" {main.unit}" if main and main.unit else ""
     parts = [
-        f"accuracy of u_K {100 * summary['accuracy']:.2f} %",
+        *([f"{main.called} of u_K {main.text(summary[main.key])}{unit}"] if main else []),
         f"training loss {summary['train_loss']:.3f}",
         f"{summary['bytes'] / 1e6:.1f} MB and {summary['messages']} messages per worker",
         f"{summary['seconds']:.1f} s",
