@@ -1,9 +1,12 @@
 """Settings of an app: the keys of a recipe, checked alike."""
 
+import json
+import math
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.flower.federation import BASE
+from tests.flower.federation import BASE, federation, server
 from tests.outside import registered
 
 from partavg import build
@@ -62,6 +65,17 @@ def test_the_text_of_the_settings_names_what_decides_the_run() -> None:
 def test_mistakes_are_named(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence.replace("(", r"\(")):
         Settings.read({**BASE, **changes})
+
+
+def test_metrics_of_outputs_are_measured_by_the_server(tmp_path: Path) -> None:
+    asked = {"metrics.extra": '["perplexity"]'}
+    rows = list(server(federation(tmp_path, asked)))
+    assert rows[-1]["perplexity"] == pytest.approx(math.exp(rows[-1]["test_loss"]))
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["perplexity"] == rows[-1]["perplexity"]
+    assert "perplexity" in (tmp_path / "run" / "metrics.json").read_text()
+    with pytest.raises(ValueError, match="metric 'mae' cannot be measured: outputs"):
+        server(federation(tmp_path / "other", {"metrics.extra": '["mae"]'}))
 
 
 def test_metrics_of_simulations_are_refused() -> None:
