@@ -131,7 +131,7 @@ def count(
     module.eval()
     summed: dict[str, Any] = {}
     for inputs, targets in _batches(_device(module, samples.inputs), *samples):
-        loss.find_out(partial(_few, module, transform, inputs, targets))
+        loss.find_out(partial(_some, module, transform, inputs, targets))
         outputs = trees.call(module, transform(inputs))
         found = {"": loss.of(outputs, targets), **{s.key: s.of(outputs, targets) for s in scores}}
         summed = {key: add(summed[key], found[key]) for key in found} if summed else found
@@ -168,13 +168,14 @@ def recompute_statistics_(
         norm.eval()
 
 
-def _few(
+def _some(
     module: nn.Module, transform: Transform, inputs: Inputs, targets: Inputs, most: int, times: int
 ) -> tuple[Any, Inputs]:
-    """Outputs and targets of the first samples of a batch, all of them so many times."""
+    """Outputs and targets of samples at equal distances in a batch, all of them so many times."""
+    apart = max(1, trees.count(targets) // most)
 
     def some(tensor: Tensor) -> Tensor:
-        return torch.cat([tensor[:most]] * times)
+        return torch.cat([tensor[::apart]] * times)
 
     return trees.call(module, transform(trees.each(some, inputs))), trees.each(some, targets)
 

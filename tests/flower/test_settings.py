@@ -1,10 +1,13 @@
 """Settings of an app: the keys of a recipe, checked alike."""
 
+import json
+import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tests.flower.federation import BASE
+from tests.flower.federation import BASE, federation, server
 from tests.outside import plain_sum, registered
 from torch import nn
 from torch.nn import functional as F
@@ -123,6 +126,17 @@ def test_messages_of_halves_are_summed_in_float32(dtype: torch.dtype, aggregate:
     assert found.dtype == dtype
     torch.testing.assert_close(found, mean.to(dtype), rtol=torch.finfo(dtype).eps, atol=0)
     assert (found == mean.float().to(dtype)).double().mean() > 0.95
+
+
+def test_metrics_of_outputs_are_measured_by_the_server(tmp_path: Path) -> None:
+    asked = {"metrics.extra": '["perplexity"]'}
+    rows = list(server(federation(tmp_path, asked)))
+    assert rows[-1]["perplexity"] == pytest.approx(math.exp(rows[-1]["test_loss"]))
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["perplexity"] == rows[-1]["perplexity"]
+    assert "perplexity" in (tmp_path / "run" / "metrics.json").read_text()
+    with pytest.raises(ValueError, match="metric 'mae' cannot be measured: outputs"):
+        server(federation(tmp_path / "other", {"metrics.extra": '["mae"]'}))
 
 
 def test_metrics_of_simulations_are_refused() -> None:

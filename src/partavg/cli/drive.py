@@ -80,7 +80,11 @@ def train(run: Run, label: str, display: Display, request: StopRequest, group: s
     """Train a run to its end, showing progress; raise Stopped if any rank is asked to stop."""
     scale = run.config.training.scale
     shown = label if scale == 1 else f"{label} scaled {scale:g}"
-    train_session(run, shown, [RankTimes(display, run.processes)], request, group)
+    try:
+        train_session(run, shown, [RankTimes(display, run.processes)], request, group)
+    except MetricFailed as error:
+        run.processes.note(str(error))
+        raise
 
 
 def train_all(

@@ -61,8 +61,9 @@ class MetricNames(Names[Metric]):
         if isinstance(wanted, str):
             raise ValueError(f"metrics {wanted!r} are no list: use [{wanted!r}]")
         if isinstance(wanted, Mapping):
-            named = wanted.items()
-            listed = [_with_options(self._of(thing), {"key": key}) for key, thing in named]
+            listed = [
+                _with_options(self._of(thing, key), {"key": key}) for key, thing in wanted.items()
+            ]
         else:
             listed = [self._of(thing) for thing in wanted]
         others = {k: m for k, m in self.items() if k in self.always and not m.sums}
@@ -75,7 +76,7 @@ class MetricNames(Names[Metric]):
                 )
         return tuple(listed)
 
-    def _of(self, thing: Any) -> Metric:
+    def _of(self, thing: Any, called: str = "") -> Metric:
         if isinstance(thing, Component):
             found = self.find(thing.name, "metrics.extra")
             return _with_options(found, thing.options)
@@ -89,8 +90,8 @@ class MetricNames(Names[Metric]):
         for metric in self.values():
             if metric.sums is function:
                 return _with_options(metric, options)
-        called = getattr(function, "__name__", type(function).__name__)
-        return _with_options(_metric(called, function), options)
+        own = getattr(function, "__name__", type(function).__name__)
+        return _with_options(_metric(called or own, function), options)
 
     def _check_free(self, metric: Metric, others: Mapping[str, Metric]) -> None:
         taken = _TAKEN.union(*(other.names for other in others.values()))
