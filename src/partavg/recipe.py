@@ -1,8 +1,9 @@
 """Recipes: TOML files that describe runs, those of the paper's tables among them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ class Recipe:
             if values.get("name", own.get("name")) != own.get("name"):
                 own.clear()  # another component has other options
             own.update(deepcopy(values))
-        for override in self.overrides:
+        for override in _names_first(self.overrides):
             override_(tables, override)
         return parse(tables)
 
@@ -55,3 +56,20 @@ def load(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:
     known = path.is_relative_to(ROOT)
     title = path.relative_to(ROOT).with_suffix("").as_posix() if known else path.stem
     return Recipe(title, tables, schemes, tuple(overrides), reported)
+
+
+def _names_first(overrides: Sequence[str]) -> list[str]:
+    """Overrides in an order in which none undoes another: a name takes its old options away."""
+
+    def rank(override: str) -> float:
+        key = key_of(override)
+        return key.count(".") if key.endswith(".name") else inf
+
+    if {"training.steps", "training.epochs"} <= set(map(key_of, overrides)):
+        raise ValueError("training.steps and training.epochs are two budgets: set one of them")
+    return sorted(overrides, key=rank)
+
+
+def key_of(override: str) -> str:
+    """The setting that an override changes."""
+    return override.partition("=")[0].strip()
