@@ -74,8 +74,8 @@ class RunFolder:
         `force` gives away the run that is here, and nothing else.
         """
         if not self.exists:
-            self._check_strangers()
             self._check_nesting()
+            self._check_strangers()
             return
         check_page(self.report_path, force=force)
         if force or resume:

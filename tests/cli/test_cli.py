@@ -213,3 +213,18 @@ def test_bars_in_a_terminal(recipe: Path, tmp_path: Path) -> None:
     assert "12/12" in text
     assert "discrepancy" in text
     assert "\x1b[" in text
+
+
+def test_a_run_says_what_it_measured_and_no_more() -> None:
+    """As one without a test set, or a regression, would end."""
+    from partavg.cli.commands.run import _sentence
+
+    whole = {"accuracy": 0.5, "train_loss": 1.0, "peak_discrepancy": 2.0, "bytes": 3_000_000,
+             "messages": 4, "seconds": 5.0, "timings": {"data": 1.0, "engine": 3.0}}  # fmt: skip
+    assert _sentence(whole, "") == (
+        "accuracy of u_K 50.00 %, training loss 1.000, peak discrepancy 2, 3.0 MB sent per worker, "
+        "4 messages, 5.0 s, data 25 %, engine 75 %"
+    )
+    assert _sentence({"bytes": 0, "accuracy": None}, "scaled") == "scaled, 0.0 MB sent per worker"
+    assert _sentence({"timings": {"data": 0.0}}, "") == "data 0 %"
+    assert _sentence({}, "") == "finished"
