@@ -53,6 +53,7 @@ from partavg.engines.choose import Choice, choose
 from partavg.engines.fused.precision import Precision
 from partavg.engines.model import Loss, RowModel
 from partavg.evaluation import Counts, Evaluation, count, recompute_statistics_
+from partavg.own_code import without_folder
 from partavg.solvers.sgd import SGD
 
 Augment = Callable[[Tensor, Tensor | None], Tensor]
@@ -156,7 +157,7 @@ class Simulation:
             "averaging": {
                 "interval": schedule.interval,
                 "parts": schedule.parts,
-                "partition": plain(partition),
+                "partition": plain(without_folder(partition)),
                 "weights": plain(weights),
                 "buffers": buffers,
                 "shuffle": schedule.shuffle is not None,
