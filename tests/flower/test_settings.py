@@ -40,6 +40,15 @@ def test_the_text_of_the_settings_names_what_decides_the_run() -> None:
     assert "[data]" not in text
 
 
+def test_names_can_be_those_of_a_module() -> None:
+    mine = {"solver.name": "tests.outside:FedDyn", "solver.alpha": 0.3}
+    settings = Settings.read({**BASE, **mine, "averaging.partition": "tests.outside:thirds"})
+    assert build.solver(settings.config).alpha == 0.3
+    assert 'name = "tests.outside:FedDyn"' in settings.dump()
+    with pytest.raises(ValueError, match="has no 'FedDin': did you mean 'FedDyn'"):
+        Settings.read({**BASE, "solver.name": "tests.outside:FedDin"})
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [

@@ -79,6 +79,7 @@ from partavg.evaluation import (
     recompute_statistics_,
     scores_of,
 )
+from partavg.own_code import without_folder
 from partavg.scores.mean_loss import MeanLoss
 from partavg.scores.score import Score
 from partavg.solvers.sgd import SGD
@@ -198,7 +199,7 @@ class Simulation:
             "averaging": {
                 "interval": schedule.interval,
                 "parts": schedule.parts,
-                "partition": plain(partition),
+                "partition": plain(without_folder(partition)),
                 "weights": plain(weights),
                 "buffers": buffers,
                 "shuffle": schedule.shuffle is not None,
