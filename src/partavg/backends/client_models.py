@@ -125,8 +125,8 @@ class _Clients:
     def _told_by(self, clients: Sequence[int]) -> int:
         """Which client's outputs would change if they depended on what else is in a batch."""
         most = len(self.split[clients[-1]])
-        uneven = (place for place, client in enumerate(clients) if most % len(self.split[client]))
-        return next(uneven, 0)
+        uneven = [place for place, client in enumerate(clients) if most % len(self.split[client])]
+        return uneven[-1] if uneven else 0
 
     def _joined(self, clients: Sequence[int]) -> list[Tensor]:
         """One model on the samples of all."""
