@@ -99,12 +99,19 @@ class _Clients:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")  # vmap warns where it would be slow
                 found = self._mapped(clients) if self.own else self._joined(clients)
-                first = self.split[clients[0]]
-                single = call(self._model(clients[0]), self.transform(self._inputs(first)))
+                place = self._told_by(clients)
+                inputs = self._inputs(self.split[clients[place]])
+                single = call(self._model(clients[place]), self.transform(inputs))
         except Exception:  # the same error comes, and is shown, where a client is evaluated alone
             return None
-        alike = isinstance(single, Tensor) and single.shape == found[0].shape
-        return found if alike and _close(single, found[0]) else None
+        alike = isinstance(single, Tensor) and single.shape == found[place].shape
+        return found if alike and _close(single, found[place]) else None
+
+    def _told_by(self, clients: Sequence[int]) -> int:
+        """Which client's outputs would change if they depended on what else is in a batch."""
+        most = len(self.split[clients[-1]])
+        uneven = [place for place, client in enumerate(clients) if most % len(self.split[client])]
+        return uneven[-1] if uneven else 0
 
     def _joined(self, clients: Sequence[int]) -> list[Tensor]:
         """One model on the samples of all."""
