@@ -33,8 +33,12 @@ if TYPE_CHECKING:
     from partavg.core.schedule import Schedule
     from partavg.core.solver import Solver, Step, Sync
     from partavg.data import load_dataset
+    from partavg.data.clients import by_client
+    from partavg.data.convert import as_samples
+    from partavg.data.dataset import Dataset
     from partavg.data.images import Images
-    from partavg.data.split import dirichlet, iid, shards
+    from partavg.data.samples import Samples
+    from partavg.data.split import by_label, by_quantity, dirichlet, iid, shards
     from partavg.evaluation import Evaluation, evaluate
     from partavg.metrics.metric import Metric
     from partavg.metrics.moment import Moment
@@ -60,6 +64,7 @@ __all__ = [
     "Aggregate",
     "Comparison",
     "Cosine",
+    "Dataset",
     "Discrepancy",
     "Diverged",
     "Evaluation",
@@ -78,6 +83,7 @@ __all__ = [
     "Record",
     "Results",
     "RunInfo",
+    "Samples",
     "Schedule",
     "Simulation",
     "Sink",
@@ -90,10 +96,14 @@ __all__ = [
     "abilities",
     "adam",
     "adamw",
+    "as_samples",
     "attach",
     "blocks",
     "by_channel",
+    "by_client",
+    "by_label",
     "by_layer",
+    "by_quantity",
     "compare",
     "contiguous",
     "diloco",
@@ -127,8 +137,12 @@ _HOMES = {
     "core.schedule": "Schedule",
     "core.solver": "Solver Step Sync",
     "data": "load_dataset",
+    "data.clients": "by_client",
+    "data.convert": "as_samples",
+    "data.dataset": "Dataset",
     "data.images": "Images",
-    "data.split": "dirichlet iid shards",
+    "data.samples": "Samples",
+    "data.split": "by_label by_quantity dirichlet iid shards",
     "evaluation": "Evaluation evaluate",
     "metrics.moment": "Moment",
     "metrics.metric": "Metric",

@@ -11,13 +11,14 @@ from partavg.comparison import StartedRun
 from partavg.config import create
 from partavg.core.schedule import Schedule
 from partavg.data.root import root
+from partavg.evaluation import Asked
 from partavg.folder import RunFolder, next_folder
-from partavg.metrics.moment import Samples
 from partavg.notebook import Comparison, Results, Table, load_run, shown_here
+from partavg.outputs import check_page
 from partavg.recipe import load
 from partavg.recipe_run import Run
 from partavg.report.page import write_page
-from partavg.report.runs import gather, of_entries
+from partavg.report.runs import gather
 from partavg.session import Diverged, Session, Stop
 from partavg.simulation_run import SimulationRun, in_python
 from partavg.sinks import sinks_of
@@ -30,10 +31,10 @@ def follow(
     simulation: Simulation,
     until: int,
     *,
-    test: Samples | None = None,
+    test: Any = None,
     every: int = 10,
     name: str = "run",
-    metrics: Sequence[str] = (),
+    metrics: Asked = (),
     sinks: Sequence[SinkLike] = (),
     out: str | Path | None = None,
     resume: bool = False,
@@ -45,9 +46,10 @@ def follow(
     """Train up to step `until` and show it as it goes: loss, discrepancy, accuracy on `test`.
 
     They are measured `every` so many steps and at the end, and returned as a table of that name;
-    `metrics` names more of them. In a notebook a bar and figures grow in place, in a terminal it is
-    a bar, elsewhere lines. `sinks` get the same rows: functions of a row, sinks, or names of sinks,
-    as in recipes. Training that diverges raises `Diverged`.
+    `metrics` lists more: names, functions of (outputs, targets), Metrics. In a notebook a bar and
+    figures grow in place, in a terminal it is a bar, elsewhere lines. `sinks` get the same rows:
+    functions of a row, sinks, or names of sinks, as in recipes. Training that diverges raises
+    `Diverged`.
 
     `out` is a run folder like those of the command line, with checkpoints and a report; with
     `resume` what is there goes on, to the same numbers. `stop` is asked after every row whether to
@@ -85,9 +87,9 @@ def compare(
     schemes: Mapping[str, Any] | None = None,
     interval: int | None = None,
     seeds: int | Sequence[int] = 1,
-    test: Samples | None = None,
+    test: Any = None,
     every: int = 10,
-    metrics: Sequence[str] = (),
+    metrics: Asked = (),
     sinks: Sequence[SinkLike] = (),
     out: str | Path | None = None,
     resume: bool = False,
@@ -116,6 +118,7 @@ def compare(
     with in_python():
         for entry in entries:
             entry.folder.check_free(resume=resume, force=force)
+        check_page(path / "report.html", force=force)
     starts = _Starts()
     diverged: dict[str, str] = {}
     with shown_here() as display:
@@ -143,7 +146,7 @@ def compare(
             except Diverged as error:
                 display.say(f"{label} diverged")
                 diverged[label] = str(error)
-    report = write_page(path / "report.html", of_entries(entries))
+    report = write_page(path / "report.html", gather([path]))  # with the runs of before
     return Comparison(path, entries, report, diverged)
 
 

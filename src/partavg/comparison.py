@@ -8,7 +8,7 @@ from statistics import mean, stdev
 
 from partavg.config import Config
 from partavg.folder import RunFolder
-from partavg.metrics.metric import Row, number
+from partavg.metrics.metric import Metric, Row, distinct, number
 from partavg.recipe import Recipe
 
 SCHEMES = ("periodic", "partial", "synchronous")
@@ -123,10 +123,20 @@ class Result:
 
     scheme: str
     summaries: tuple[Row, ...]
+    seeds: tuple[int, ...] = ()
+    """Of the summaries; where they are not known, they are counted."""
+    metrics: tuple[Metric, ...] = ()
+    """Those that the runs were asked for."""
 
     def values(self, key: str, scale: float = 1.0) -> list[float]:
         """One number of each summary that has it."""
-        return [summary[key] * scale for summary in self.summaries if key in summary]
+        return list(self.by_seed(key, scale).values())
+
+    def by_seed(self, key: str, scale: float = 1.0) -> dict[int, float]:
+        """The same, with the seeds."""
+        seeds = self.seeds or range(len(self.summaries))
+        pairs = zip(seeds, self.summaries, strict=True)
+        return {seed: one[key] * scale for seed, one in pairs if one.get(key) is not None}
 
     def text(self, key: str, form: str, scale: float = 1.0) -> str:
         """The mean, with the deviation where there are several seeds."""
@@ -143,21 +153,22 @@ class Result:
 
 def results(entries: Sequence[StartedRun]) -> list[Result]:
     """The results of the finished runs of a comparison, scheme by scheme."""
-    schemes = dict.fromkeys(entry.scheme for entry in entries)
+    finished: dict[str, list[StartedRun]] = {entry.scheme: [] for entry in entries}
+    for entry in entries:
+        if entry.folder.finished:
+            finished[entry.scheme].append(entry)
     return [
         Result(
             scheme,
-            tuple(
-                entry.folder.summary()
-                for entry in entries
-                if entry.scheme == scheme and entry.folder.finished
-            ),
+            tuple(entry.folder.summary() for entry in runs),
+            tuple(entry.seed for entry in runs),
+            tuple(distinct(metric for entry in runs for metric in entry.folder.metrics())),
         )
-        for scheme in schemes
+        for scheme, runs in finished.items()
     ]
 
 
-NOTE = "Accuracy and loss of the averaged model u_K, on test and training set; sent per worker."
+NOTE = "Results are of the averaged model u_K, on test and training set; sent per worker."
 
 
 def caveat(summaries: Sequence[Row]) -> str:
@@ -167,59 +178,3 @@ def caveat(summaries: Sequence[Row]) -> str:
         return ""
     shares = ", ".join(f"{scale:g}" for scale in scales)
     return f"scaled to {shares} of the recipe's budget and data"
-
-
-def verdict(found: Sequence[Result]) -> str:
-    """What was seen of partial against periodic averaging, in one plain sentence."""
-    said = caveat([summary for result in found for summary in result.summaries])
-    return f"{said.capitalize()}. {_seen(found)}" if said else _seen(found)
-
-
-def _seen(found: Sequence[Result]) -> str:
-    by_scheme = {result.scheme: result for result in found}
-    if not {"periodic", "partial"} <= by_scheme.keys():
-        best = max(found, key=lambda result: mean(result.values("accuracy")))
-        return (
-            f"{best.scheme} ended with the highest accuracy: {best.text('accuracy', '.2f', 100)} %."
-        )
-    partial, periodic = by_scheme["partial"], by_scheme["periodic"]
-    return (
-        f"{_traffic(partial, periodic)}, partial averaging ended {_accuracy(partial, periodic)}"
-        f"{_discrepancy(partial, periodic)}."
-    )
-
-
-def _traffic(partial: Result, periodic: Result) -> str:
-    sent = mean(periodic.values("bytes"))
-    if not sent:
-        return "While periodic averaging sent nothing yet"
-    ratio = mean(partial.values("bytes")) / sent
-    return "At the same traffic" if abs(ratio - 1) < 0.01 else f"At {ratio:.2f} times the traffic"
-
-
-def _accuracy(partial: Result, periodic: Result) -> str:
-    ours, theirs = partial.values("accuracy", 100), periodic.values("accuracy", 100)
-    gap = mean(ours) - mean(theirs)
-    if abs(gap) < 0.005:
-        return f"level with periodic averaging at {mean(ours):.2f} %"
-    ahead = sum(one > other for one, other in zip(ours, theirs, strict=True))
-    count = f"; ahead in {ahead} of {len(ours)} seeds" if len(ours) > 1 else ""
-    return (
-        f"{abs(gap):.2f} points of accuracy {'above' if gap > 0 else 'below'} periodic averaging "
-        f"({mean(ours):.2f} % against {mean(theirs):.2f} %{count})"
-    )
-
-
-def _discrepancy(partial: Result, periodic: Result) -> str:
-    ours, theirs = (each.values("peak_discrepancy") for each in (partial, periodic))
-    if not (ours and theirs):
-        return ""
-    if mean(ours) == mean(theirs) == 0:
-        return "; there was no discrepancy between the models"
-    if mean(theirs) <= 1e-6 * mean(ours):
-        return (
-            "; the discrepancy of periodic averaging was measured right after averaging only, "
-            "where it is 0"
-        )
-    ratio = mean(ours) / mean(theirs)
-    return f"; the peak discrepancy between the models was {ratio:.2f} times that of periodic"

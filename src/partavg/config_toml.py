@@ -14,13 +14,13 @@ from pydantic.errors import PydanticSchemaGenerationError
 from partavg.config import COMPONENTS, Component, Config
 from partavg.core.partition import PARTITIONS
 from partavg.core.solver import Solver
-from partavg.metrics.table import METRICS, is_extra
-from partavg.registry import Names, check_name, suggestion, table
+from partavg.metrics.table import METRICS
+from partavg.registry import Names, suggestion, table
 from partavg.solvers import SOLVERS
 
 _FINITE = ConfigDict(allow_inf_nan=False)
 _STEPS = 400  # of a recipe that gives no budget
-_LISTS = {"metrics.sinks": "sink"}
+_LISTS = {"metrics.extra": "metric", "metrics.sinks": "sink"}
 """Keys that hold a list of components, and the kind of these."""
 TomlTable = Mapping[str, Any]
 
@@ -34,21 +34,14 @@ def parse(table: TomlTable) -> Config:
         values = table.get(name, {})
         if not isinstance(values, Mapping):
             raise ValueError(f"{name} = {values!r} is not a section: write [{name}], keys below it")
-        component = cls is Component
-        sections[name] = _component(values, name, name) if component else section(values, cls, name)
+        if cls is Component:
+            sections[name] = _component(values, *COMPONENTS[name], name)
+        else:
+            sections[name] = section(values, cls, name)
     config = Config(**sections)
     training, averaging = config.training, config.averaging
     PARTITIONS.find(averaging.partition, "averaging.partition")
-    for name in config.metrics.extra or ():
-        if not is_extra(name):
-            raise ValueError(
-                f"metrics.extra = {name!r} comes with the package: leave it out, other keys of "
-                f"[metrics] say how often it is measured"
-            )
-        extra = filter(is_extra, METRICS)
-        check_name("metrics.extra", name, [*extra], "add it with partavg.register")
-    if config.checkpoints.best:
-        METRICS.find(config.checkpoints.best, "checkpoints.best")
+    METRICS.asked(config.metrics.extra or ())
     if averaging.parts is None:
         parts = 1 if averaging.partition == "whole" else averaging.interval
         averaging = replace(averaging, parts=parts)
@@ -88,6 +81,11 @@ def override_(table: dict[str, Any], override: str) -> None:
 def dump(config: Config) -> str:
     """The TOML text of a config; `parse` reads it back to an equal one."""
     return dump_sections({name: getattr(config, name) for name in get_type_hints(Config)})
+
+
+def to_tables(config: Config) -> dict[str, Any]:
+    """The settings as a TOML file holds them."""
+    return tomllib.loads(dump(config))
 
 
 def dump_sections(sections: Mapping[str, Any]) -> str:
@@ -154,18 +152,26 @@ def components(entries: Any, names: Names[Any], key: str) -> tuple[Component, ..
         if "name" not in values:
             raise ValueError(f"{key} has the entry {_toml(entry)} without a name: give it one")
         tables.append(values)
-    return tuple(_named(entry, names, key, f"{key}.{entry['name']}") for entry in tables)
+    return tuple(_entry(values, names, key, f"{key}.{values['name']}") for values in tables)
 
 
-def _component(values: TomlTable, kind: str, path: str) -> Component:
-    names, default = COMPONENTS[kind]
+def _entry(values: TomlTable, names: Names[Any], key: str, path: str) -> Component:
+    """A component of a list, with the options that all of its kind have."""
+    common = {k: _value(str, values[k], f"{path}.{k}") for k in names.common if k in values}
+    own = {k: value for k, value in values.items() if k not in names.common}
+    found = _named(own, names, key, path)
+    return Component(found.name, {**common, **found.options})
+
+
+def _component(values: TomlTable, names: Names[Any], default: str, path: str) -> Component:
     return _named({"name": default, **values}, names, f"{path}.name", path)
 
 
 def _named(values: TomlTable, names: Names[Any], key: str, path: str) -> Component:
     """A component from a table: its name, given at `key`, and its options, below `path`."""
     name = _value(str, values["name"], key)
-    known = _options(names.find(name, key), f"{key} = {name!r}")
+    made_of: Any = names.code(names.find(name, key))
+    known = _options(made_of, f"{key} = {name!r}")
     given = {key: value for key, value in values.items() if key != "name"}
     _check_keys(given, {"name": None, **known}, f"{path}.")
     options = {
@@ -182,13 +188,11 @@ def _is_solver(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, Solver)
 
 
-def _usable(annotation: type) -> list[str]:
-    """The names of the solvers that such an option may be."""
-    made = {
-        name: make if isinstance(make, type) else get_type_hints(make).get("return", Solver)
-        for name, make in SOLVERS.items()
-    }
-    return [name for name, kind in made.items() if issubclass(kind, annotation)]
+def _fits(name: str, annotation: type) -> bool:
+    """Whether the solvers of a name can be such an option."""
+    make = SOLVERS.find(name)
+    made = make if isinstance(make, type) else get_type_hints(make).get("return", Solver)
+    return issubclass(made, annotation) if isinstance(made, type) else annotation is Solver
 
 
 def _nested(table: Any, option: inspect.Parameter, path: str) -> Component:
@@ -199,9 +203,9 @@ def _nested(table: Any, option: inspect.Parameter, path: str) -> Component:
         raise ValueError(
             f"{path}.name is not given, and what the solver takes by itself is not {usual}: name it"
         )
-    component = _component(table, "solver", path)
-    usable = _usable(option.annotation)
-    if component.name not in usable:
+    component = _component(table, *COMPONENTS["solver"], path)
+    if not _fits(component.name, option.annotation):
+        usable = [name for name in SOLVERS if _fits(name, option.annotation)]
         raise ValueError(
             f"{path}.name = {component.name!r} cannot be used there: use {' or '.join(usable)}"
         )
@@ -214,7 +218,7 @@ def _options(builder: Callable[..., Any], what: str) -> dict[str, inspect.Parame
         parameters = inspect.signature(builder, eval_str=True).parameters
     except Exception as error:
         raise ValueError(f"{what} has options that cannot be read: {error}") from None
-    if is_dataclass(builder):
+    if isinstance(builder, type) and is_dataclass(builder):
         found = {f.name: _with_default(parameters[f.name], f) for f in fields(builder) if f.init}
     else:
         found = {k: p for k, p in parameters.items() if p.kind is p.KEYWORD_ONLY}

@@ -61,7 +61,7 @@ class Session:
                 folder.metrics_path, lambda step: due(step, checkpoints.every)
             )
         self._stop, self._stopped = stop, False
-        self._best = Best(checkpoints.best) if checkpoints.best else None
+        self._best = Best.of(checkpoints.best, meter.asked) if checkpoints.best else None
         self._seconds = 0.0
         self._late: deque[tuple[Record, PendingRow]] = deque()
         self._rows: deque[Row] = deque()
@@ -204,7 +204,8 @@ class Session:
     def _about(self, label: str, group: str) -> RunInfo:
         path = self._folder.path if self._folder else None
         called = label or (path.name if path else "run")
-        return RunInfo(called, self.steps, self.step, self._settings, path, group)
+        asked = self._meter.asked
+        return RunInfo(called, self.steps, self.step, self._settings, path, asked, group)
 
     def _finish(self) -> Row:
         """Save the last step, the averaged model and the summary; the summary marks the end."""
@@ -220,7 +221,7 @@ class Session:
         summary = {
             "steps": self.step,
             "scale": self._settings.get("training.scale", 1.0),
-            **summarize(list(folder.rows()) if folder else self._all, ended),
+            **summarize(list(folder.rows()) if folder else self._all, ended, self._meter.asked),
             **(self._best.summary if self._best else {}),
         }
         if self._stopped and self.step < self.steps:

@@ -6,6 +6,7 @@ what it falls back on, and tests take each thing away to see it do so.
 
 import socket
 from collections.abc import Callable
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -58,6 +59,35 @@ def dropouts() -> tuple[type[nn.Module], ...]:
     """Dropout layers, likewise."""
     plain = nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d
     return *plain, nn.AlphaDropout, nn.FeatureAlphaDropout, *_base(dropout, "_DropoutNd")
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether torch.compile made it; without that name, it is taken for an ordinary module."""
+    return hasattr(module, "_orig_mod")
+
+
+def hooked_norm(layer: nn.Module) -> str:
+    """The norm that an old hook computes the layer's weight with; "" if none, or none is seen."""
+    names = {"WeightNorm": "weight_norm", "SpectralNorm": "spectral_norm"}
+    for hook in getattr(layer, "_forward_pre_hooks", {}).values():
+        if type(hook).__module__.startswith("torch.nn.utils."):
+            return names.get(type(hook).__name__, "")
+    return ""
+
+
+def body_of(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of torch.nn.functional without its question whether somebody overrides it.
+
+    A mode that runs it again with itself switched on then sees the calls inside it. Where the
+    question goes by another name, the function itself.
+    """
+    known = getattr(function, "__globals__", {})
+    if "has_torch_function" not in known:
+        return function
+    own = {**known, "has_torch_function": lambda tensors: False}
+    body = FunctionType(function.__code__, own, function.__name__, function.__defaults__)
+    body.__kwdefaults__ = function.__kwdefaults__
+    return body
 
 
 def _base(module: Any, name: str) -> tuple[type[nn.Module], ...]:

@@ -40,9 +40,22 @@ def test_a_finished_run_is_kept(recipe: Path, tmp_path: Path) -> None:
         "partavg: out holds a finished run: use --force to overwrite it or another --out\n"
     )
     again = partavg("run", recipe, "--out", "out", "--resume", cwd=tmp_path)
-    assert again.stdout == "out is finished already\n"
+    assert again.stdout == "out is finished already; a larger budget would go on\n"
     partavg("run", recipe, "--out", "out", "--force", cwd=tmp_path)
     assert files(tmp_path / "out") == before
+
+
+def test_a_finished_run_goes_on_with_a_larger_budget(recipe: Path, tmp_path: Path) -> None:
+    partavg("run", recipe, "--out", "out", cwd=tmp_path)
+    longer = ("--set", "training.steps=18")
+    done = partavg("run", recipe, *longer, "--out", "out", "--resume", cwd=tmp_path)
+    assert "step 18/18" in done.stdout
+    assert "18 steps" in (tmp_path / "out/report.html").read_text()
+    partavg("run", recipe, *longer, "--out", "whole", cwd=tmp_path)
+    assert files(tmp_path / "out") == files(tmp_path / "whole")
+    shorter = ("--set", "training.steps=4", "--out", "out", "--resume")
+    refused = partavg("run", recipe, *shorter, cwd=tmp_path, code=2)
+    assert "out has a budget of 18 steps, 4 are fewer" in refused.stderr
 
 
 @pytest.mark.parametrize(

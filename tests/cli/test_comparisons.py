@@ -1,5 +1,6 @@
 """`partavg compare` as a person uses it."""
 
+import json
 import re
 import signal
 from pathlib import Path
@@ -28,6 +29,18 @@ def test_compare(recipe: Path, tmp_path: Path) -> None:
     assert "<svg" in (out / "report.html").read_text()
     configs = [path.read_text() for path in out.glob("*/config.toml")]
     assert all('name = "vmapped"' in text for text in configs)
+
+
+def test_all_runs_of_a_comparison_go_on_with_a_larger_budget(recipe: Path, tmp_path: Path) -> None:
+    arguments = ("compare", recipe, "--schemes", "periodic,partial", "--out", "out")
+    partavg(*arguments, cwd=tmp_path)
+    done = partavg(*arguments, "--resume", "--set", "training.epochs=0.01", cwd=tmp_path, code=2)
+    assert "has a budget of 12 steps, 8 are fewer" in done.stderr
+    done = partavg(*arguments, "--resume", "--set", "training.steps=18", cwd=tmp_path)
+    for scheme in ("periodic", "partial"):
+        assert f"{scheme}: step 18/18" in done.stdout
+        summary = json.loads((tmp_path / "out" / f"{scheme}-seed0" / "summary.json").read_text())
+        assert summary["steps"] == 18
 
 
 def test_compare_without_a_recipe_is_the_demo(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests import tasks
 from tests.report.folders import comparison, make
 
-from partavg.comparison import PlannedRun, planned_runs, results, verdict
+from partavg.comparison import PlannedRun, planned_runs, results
 from partavg.folder import RunFolder
 from partavg.report.chart import draw, ticks
 from partavg.report.charts import Chart, Line, charts
@@ -20,6 +20,7 @@ from partavg.report.heat import heat_maps
 from partavg.report.page import page
 from partavg.report.runs import columns, gather, grouped, of_entries
 from partavg.report.words import scheme, task
+from partavg.verdict import verdict
 
 
 def data_of(text: str) -> dict:
@@ -134,7 +135,7 @@ def test_a_line_that_is_being_written_is_left_out(tmp_path: Path) -> None:
     assert run.step == 20
     assert "unfinished, step 20" in page([run])
     (path / "metrics.jsonl").write_text('{"step": 1}\n{"step"\n{"step": 3}\n')
-    with pytest.raises(ValueError, match=r"metrics.jsonl is damaged at line 2"):
+    with pytest.raises(ValueError, match=r"metrics\.jsonl is damaged: line 2 is no row"):
         gather([path])
     (path / "metrics.jsonl").unlink()
     assert "unfinished, step 0" in page(gather([path])), "a run that has just begun"
@@ -235,7 +236,11 @@ def test_what_was_run_in_words(tmp_path: Path) -> None:
     assert scheme({"averaging.interval": 1, "averaging.parts": 1}) == (
         "the whole model after every step; sgd"
     )
-    assert "clients of Flower" in task({"training.workers": 3, "training.steps": 9})
+    some = {"training.workers": 3, "training.steps": 9}
+    assert task({**some, "flower.job": "mine"}) == (
+        "3 clients of Flower train together (mine) for 9 steps"
+    )
+    assert task({**some, "model.name": "Net"}) == "3 workers train Net for 9 steps"
 
 
 def test_a_run_without_metrics_has_a_page(tmp_path: Path) -> None:

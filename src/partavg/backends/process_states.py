@@ -40,7 +40,8 @@ class ProcessStates:
         def rows(tensor: Tensor) -> Tensor:
             return change(tensor, self.workers)
 
-        own = ("params", "buffers", "steps", "lr_sum", "taken")
+        own = ["params", "buffers", "steps", "lr_sum", "taken"]
+        own += ["local_taken"] if state.get("local_taken") is not None else []
         memory, bank, pending = state["memory"], state["bank"], state["pending"]
         return {
             **state,

@@ -13,7 +13,7 @@ from partavg.comparison import PlannedRun
 from partavg.config import Config
 from partavg.data.dataset import Dataset
 from partavg.folder import RunFolder
-from partavg.metrics.meter import MetricFailed
+from partavg.metrics import MetricFailed
 from partavg.metrics.metric import Row
 from partavg.recipe_run import Run
 from partavg.session import Diverged

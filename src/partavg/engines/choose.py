@@ -176,7 +176,7 @@ def _try(engine: Engine, rows: Rows, batch: Batch) -> _Trial:
     """Run the engine on the first rows of a batch; nothing is changed."""
     params, buffers = (tensor.clone() for tensor in rows)
     losses, grads = [], []
-    for found in engine(params, buffers, Batch(*(field[: len(params)] for field in batch))):
+    for found in engine(params, buffers, batch.some(slice(len(params)))):
         losses.append(found.losses)
         grads.append(torch.cat([piece for _, piece in found.pieces], 1))
     return _Trial(torch.cat(losses), torch.cat(grads), buffers)
@@ -206,7 +206,7 @@ def _exact(device: torch.device) -> AbstractContextManager[None]:
 def _seconds(engine: Engine, rows: Rows, batch: Batch) -> float:
     """The shortest time of an iteration, per row, after a warm-up."""
     params, buffers = rows
-    some = Batch(*(field[: len(params)] for field in batch))
+    some = batch.some(slice(len(params)))
     times: list[float] = []
     while len(times) < 2 or sum(times[1:]) < _MOMENT:
         began = perf_counter()

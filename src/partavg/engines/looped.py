@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from partavg.core.inputs import call
 from partavg.core.loop import Batch, Gradients
 from partavg.core.seeds import seeded
 from partavg.engines import dropout
@@ -25,15 +26,16 @@ class Looped:
     ) -> Iterator[Gradients]:
         """Yield the gradients of all rows in order; update `buffers` in place."""
         model, seeds = self._model, batch.keys.tolist()
-        for row, (inputs, targets, key) in enumerate(zip(*batch, strict=True)):
+        for row in range(len(params)):
+            inputs, targets, key = batch.one(row)
             with model.holding(params[row], buffers[row]) as (module, parameters):
                 # The seed is for layers that are random but not by dropout.
                 with seeded(seeds[row], params.device), KeyedDropout(key):
-                    loss = model.criterion(module(inputs), targets)
+                    loss = model.criterion(call(module, inputs), targets)
                 with dropout.refused(module):
                     grads = torch.autograd.grad(
                         loss, parameters, allow_unused=True, materialize_grads=True
                     )
-            rows, found = slice(row, row + 1), [grad[None] for grad in grads]
+            rows, found = slice(row, row + 1), [grad.to_dense()[None] for grad in grads]
             del grads
             yield Gradients(rows, loss.detach().view(1), pieces(found, model.params))

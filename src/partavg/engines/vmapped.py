@@ -30,7 +30,7 @@ class Vmapped:
         seeds = batch.keys.tolist()
         for start in range(0, len(params), self._chunk):
             rows = slice(start, start + self._chunk)
-            some = Batch(*(field[rows] for field in batch))
+            some = batch.some(rows)
             # The seed is for layers that are random but not by dropout.
             with seeded(seeds[start], params.device):
                 losses, grads = self._differentiate(params[rows], buffers[rows], some)

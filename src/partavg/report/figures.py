@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from partavg.outputs import check_new
 from partavg.report import heat, palette, phases
 from partavg.report.charts import Chart, charts
 from partavg.report.palette import DASHES, LIGHT, SHARES, STROKE, class_color
@@ -25,7 +26,9 @@ _WINDOWS = ("discrepancy_early", "discrepancy_middle")
 _FEW_NAMED, _MOST_NAMED = 3, 8
 
 
-def write_figures(folder: Path, groups: Sequence[Group], kind: str) -> list[Path]:
+def write_figures(
+    folder: Path, groups: Sequence[Group], kind: str, *, force: bool = False
+) -> list[Path]:
     """Write each chart to a file of its own; the two windows of the discrepancy to one."""
     try:
         import matplotlib as mpl
@@ -50,8 +53,11 @@ def write_figures(folder: Path, groups: Sequence[Group], kind: str) -> list[Path
             figures["split"] = _splits(splits)
         if not figures:
             raise ValueError("these runs have no metrics to draw: name runs with a metrics.jsonl")
+        files = {folder / f"{key}.{kind}": figure for key, figure in figures.items()}
+        for path in files:
+            check_new(path, force=force)
         folder.mkdir(parents=True, exist_ok=True)
-        return [_save(figure, folder / f"{key}.{kind}") for key, figure in figures.items()]
+        return [_save(figure, path) for path, figure in files.items()]
 
 
 def _save(figure: Any, path: Path) -> Path:

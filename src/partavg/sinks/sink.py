@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self, runtime_checkable
 
 from partavg.metrics.meter import Diverged
-from partavg.metrics.metric import Row
+from partavg.metrics.metric import Metric, Row
 from partavg.registry import mismatch
 
 _LONGEST = 400  # letters of what another tool says of its failure
@@ -29,6 +29,8 @@ class RunInfo:
     """The resolved recipe, `section.key` -> value; empty where there is none."""
     folder: Path | None = None
     """The run folder, where there is one."""
+    metrics: tuple[Metric, ...] = ()
+    """Those that were asked for beside the usual ones, and how to show them."""
     group: str = ""
     """What the runs of one comparison have in common; empty for a run by itself."""
 

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from partavg.core.inputs import Inputs
 from partavg.core.seeds import seeded
 from partavg.engines.model import RowModel
 
@@ -21,7 +22,7 @@ class Objective:
     """The loss of some samples as a function of one row of parameters, in training mode."""
 
     def __init__(
-        self, model: RowModel, buffers: Float[Tensor, "b"], inputs: Tensor, targets: Tensor
+        self, model: RowModel, buffers: Float[Tensor, "b"], inputs: Inputs, targets: Inputs
     ) -> None:
         self._model = model
         self._buffers = model.buffers.views(buffers)

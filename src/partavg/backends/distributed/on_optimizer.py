@@ -24,7 +24,8 @@ class Given(SGD):
     @property
     def abilities(self) -> Abilities:
         """It remembers nothing at all."""
-        return Abilities(plain=True, renewed_by_averaging=True)
+        weigh = self.step_weight if self.momentum else None
+        return Abilities(plain=True, renewed_by_averaging=True, step_weight=weigh)
 
     def init(self, params: Float[Tensor, "m d"], layout: Layout) -> State:
         """The optimizer keeps its own memory."""
@@ -95,7 +96,7 @@ def _do_its_part(
     row: ModuleRow, solver: Solver, lr: float, gradients: Callable[[nn.Parameter], Tensor]
 ) -> None:
     now = Step(lr, row.taken + 1)
-    for parameter, (a, b) in row.parameters():
+    for parameter, (a, b) in row.shared_parameters():
         if parameter.grad is not None:
             memory = {name: tensor[:, a:b] for name, tensor in row.memory.items()}
             rows, grads = flat(parameter.detach()), flat(gradients(parameter))
@@ -108,12 +109,6 @@ def _gradients(parameter: nn.Parameter) -> Tensor:
     if parameter.grad.stride() != parameter.stride():
         parameter.grad = torch.empty_like(parameter).copy_(parameter.grad)
     return parameter.grad
-
-
-def only_averaging(solver: Solver) -> Solver:
-    """The solver without its outer step, which would step away from the average."""
-    base = below(solver)
-    return base if base is not None and abilities(solver).outer_step else solver
 
 
 def rate_of(optimizer: Optimizer | None, solver: Solver, said: Abilities) -> float:

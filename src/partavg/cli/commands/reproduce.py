@@ -72,9 +72,10 @@ def reproduce(
             out = this.out(out, f"reproduce-{target.replace('/', '-')}")
             planned = reproducing.planned(names, settings, seeds, out)
             for number, row in enumerate(planned):
+                samples = store(row.entries[0].config.data)
                 for entry in row.entries:
-                    check(entry.config, store(entry.config.data))
-                entries = this.continued(row.entries, resume=resume, force=force)
+                    check(entry.config, samples)
+                entries = this.continued(row.entries, samples, resume=resume, force=force)
                 planned[number] = replace(row, entries=tuple(entries))
         scale = planned[0].entries[0].config.training.scale
         start = partial(this.start, resume=resume, force=force)

@@ -1,5 +1,6 @@
 """`partavg run`."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def run(
     resume: bool,
     force: bool,
 ) -> None:
-    """Train what RECIPE describes: a file, or a name that `partavg recipes` lists.
+    """Train what RECIPE describes: a file, a folder, or a name that `partavg recipes` lists.
 
     A recipe of several schemes is trained with partial averaging if no other is named.
     """
@@ -57,11 +58,11 @@ def run(
             options.check_resume(out, resume=resume, force=force)
             found = recipes.load(recipe, overrides)
             config = comparing.chosen(found, scheme)
-            folder = RunFolder(this.out(out, Path(recipe).stem))
+            folder = RunFolder(this.out(out, found.name.rpartition("/")[2]))
             samples = create("data", config.data, root(data))
         session = this.start(config, samples, folder, resume=resume, force=force)
         if session is None:
-            output.say(f"{folder.path} is finished already")
+            output.say(f"{folder.path} is finished already; a larger budget would go on")
             return
         with (
             drive.early_ends(this.resuming(context, folder.path)),
@@ -79,19 +80,18 @@ def run(
 
 
 def _sentence(summary: dict[str, Any], caveat: str) -> str:
-    """How a run ended, in one line."""
-    parts = [
-        f"accuracy of u_K {100 * summary['accuracy']:.2f} %",
-        f"training loss {summary['train_loss']:.3f}",
-        f"{summary['bytes'] / 1e6:.1f} MB and {summary['messages']} messages per worker",
-        f"{summary['seconds']:.1f} s",
-    ]
-    if "peak_discrepancy" in summary:
-        parts.insert(2, f"peak discrepancy {summary['peak_discrepancy']:.3g}")
-    if "timings" in summary:
-        spent = summary["timings"]
-        total = sum(spent.values())
-        parts.append(", ".join(f"{k} {100 * v / total:.0f} %" for k, v in spent.items()))
-    if caveat:
-        parts.insert(0, caveat)
-    return ", ".join(parts)
+    """How a run ended, in one line: of what it measured."""
+    said: dict[str, Callable[[Any], str]] = {
+        "accuracy": lambda value: f"accuracy of u_K {100 * value:.2f} %",
+        "train_loss": "training loss {:.3f}".format,
+        "peak_discrepancy": "peak discrepancy {:.3g}".format,
+        "bytes": lambda value: f"{value / 1e6:.1f} MB sent per worker",
+        "messages": "{} messages".format,
+        "seconds": "{:.1f} s".format,
+    }
+    parts = [caveat] if caveat else []
+    parts += [say(summary[key]) for key, say in said.items() if summary.get(key) is not None]
+    spent = summary.get("timings") or {}
+    total = sum(spent.values()) or 1
+    parts += [f"{phase} {100 * seconds / total:.0f} %" for phase, seconds in spent.items()]
+    return ", ".join(parts) or "finished"

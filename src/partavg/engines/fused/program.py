@@ -37,6 +37,11 @@ class Program:
             buffers = layer.named_buffers(recurse=False, remove_duplicate=False)
             if any(isinstance(buffer, fx.Proxy) for _, buffer in buffers):
                 raise Uncovered(f"layer {name or type(layer).__name__} replaces its buffers")
+        for node in list(self._graph.nodes)[1:]:
+            if node.op == "placeholder" and node.users:
+                raise Uncovered(
+                    f"argument {node.target}: inputs of several tensors are not covered"
+                )
         for node in self._graph.nodes:
             if (problem := self._problem(node)) is not None:
                 raise Uncovered(problem)
