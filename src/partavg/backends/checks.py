@@ -85,11 +85,11 @@ def check_engine(engine: Any, precision: Any, deterministic: Any) -> None:
             raise ValueError(f"{what} {name!r} is not known: use {', '.join(map(str, known))}")
 
 
-def check_whole(value: Any, what: str, least: int) -> None:
-    """Raise a ValueError for what is no whole number, or a smaller one."""
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not whole or value < least:
+def whole(value: Any, what: str, least: int) -> int:
+    """A whole number; a ValueError for what is none, or smaller."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
         raise ValueError(f"{what} {value!r} is no whole number from {least}: use one")
+    return int(value)
 
 
 def rate_of(lr: Any) -> Rate:

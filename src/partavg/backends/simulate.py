@@ -16,12 +16,12 @@ from partavg.backends.checks import (
     check_model,
     check_policies,
     check_solver,
-    check_whole,
     device_of,
     float_type,
     placed,
     rate_of,
     tried,
+    whole,
 )
 from partavg.backends.client_models import evaluate_each, own_tensors
 from partavg.backends.current_plan import CurrentPlan
@@ -160,10 +160,8 @@ class Simulation:
         check_model(model, loss)
         check_policies(schedule, participation, pace, adapt, transform)
         check_engine(engine, precision, deterministic)
-        for what, number, least in (
-            ("batch", batch, 1), ("chunk", chunk, 0), ("delay", delay, 0), ("seed", seed, 0),
-        ):  # fmt: skip
-            check_whole(number, what, least)
+        batch, chunk = whole(batch, "batch", 1), whole(chunk, "chunk", 0)
+        delay, seed = whole(delay, "delay", 0), whole(seed, "seed", 0)
         self._processes = processes or OneProcess()
         self._device = device_of(device)
         known = as_samples(samples, dtype=float_type(model))

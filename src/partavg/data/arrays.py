@@ -70,7 +70,11 @@ def _tensor(found: NDArray[Any], what: str, dtype: torch.dtype | None) -> Tensor
         raise ValueError(f"{what} hold {found.dtype}: give numbers")
     if wanted != found.dtype or any(stride < 0 for stride in found.strides):
         check_room(found.size * wanted.itemsize, what)
-        found = np.array(found, wanted, order="C")
+        try:
+            with np.errstate(over="raise"):
+                found = np.array(found, wanted, order="C")
+        except FloatingPointError:
+            raise ValueError(f"{what} hold numbers too large for {wanted}: scale them") from None
     with warnings.catch_warnings():  # nobody writes to samples, so a file may be read-only
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         return torch.from_numpy(found)

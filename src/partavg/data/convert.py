@@ -41,7 +41,7 @@ def as_samples(
     (['ids', 'mask'], torch.Size([3, 5]))
     """
     chosen = inputs is not None or targets is not None
-    if isinstance(given, Samples) and not chosen and _are_tensors(given):
+    if isinstance(given, Samples) and not chosen and given.of_tensors:
         given.check()
         return _with_long_labels(given)  # whoever made it looked at its numbers
 
@@ -127,10 +127,6 @@ def _column(value: Any, key: Key, what: str, dtype: torch.dtype | None) -> Tenso
             f"{called} lie in tuples within tuples: give one tuple or one dict of tensors"
         )
     return tensor_of(value, called, dtype)
-
-
-def _are_tensors(samples: Samples) -> bool:
-    return all(isinstance(tensor, Tensor) for tensor in samples.tensors)
 
 
 def _with_long_labels(samples: Samples) -> Samples:

@@ -40,6 +40,11 @@ class Samples(NamedTuple):
         return *tensors(self.inputs), *tensors(self.targets)
 
     @property
+    def of_tensors(self) -> bool:
+        """Whether there are tensors on both sides, and nothing else."""
+        return all(map(_is_tensors, self))
+
+    @property
     def labels(self) -> Int[Tensor, "n"] | None:
         """The class of each sample; None where the targets are anything else."""
         found = self.targets
@@ -57,11 +62,10 @@ class Samples(NamedTuple):
 
     def check(self) -> None:
         """Raise a ValueError if these are no tensors with as many rows of each."""
+        if not self.of_tensors:
+            raise ValueError("these are no tensors: make samples of them by partavg.as_samples")
         for what, side in zip(("inputs", "targets"), self, strict=True):
-            found = tensors(side)
-            if not found or not all(isinstance(tensor, Tensor) for tensor in found):
-                raise ValueError(f"the {what} are no tensors: make them with partavg.as_samples")
-            for tensor in found:
+            for tensor in tensors(side):
                 if tensor.layout is not torch.strided:
                     raise ValueError(
                         f"the {what} are {tensor.layout}: give a tensor with a row per sample, "
@@ -88,6 +92,15 @@ class Samples(NamedTuple):
             for piece in torch.split(looked_at, max(1, _PIECE // max(1, tensor[:1].numel()))):
                 if piece.isnan().any():
                     raise ValueError("some inputs are NaN: fill them in, or leave samples out")
+
+
+def _is_tensors(side: Any) -> bool:
+    if isinstance(side, Tensor):
+        return True
+    if not isinstance(side, tuple | dict) or not side:
+        return False
+    values = side.values() if isinstance(side, dict) else side
+    return all(isinstance(tensor, Tensor) for tensor in values)
 
 
 def shapes(side: Inputs, first: int = 0) -> str:
