@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from click.testing import CliRunner
 from tests import tasks
 from tests.cli.program import LONG, RECIPE, wait_for_rows
 from tests.processes import Command
 from tests.wandb_file import Written, written
 
+import partavg
 from partavg.cli import main
 from partavg.config_toml import settings
 from partavg.session import Diverged
@@ -139,6 +141,33 @@ def test_the_runs_of_a_comparison_are_a_group(tmp_path: Path) -> None:
     assert [run.summary["messages"] for run in found.values()] == [
         json.loads(Path(f"runs/both/{name}/summary.json").read_text())["messages"] for name in found
     ]
+
+
+def test_a_comparison_in_python(tmp_path: Path) -> None:
+    x = torch.randn(40, 4)
+    y = (x[:, 0] > 0).long()
+
+    def simulation(schedule: partavg.Schedule, seed: int) -> partavg.Simulation:
+        torch.manual_seed(seed)
+        return partavg.Simulation(
+            torch.nn.Linear(4, 2), torch.nn.functional.cross_entropy, (x, y),
+            partavg.iid(y, 4, seed=0), schedule=schedule, lr=0.1, batch=5, seed=seed,
+        )  # fmt: skip
+
+    rows_of_both: list[dict[str, Any]] = []
+    partavg.compare(
+        simulation, 4, interval=2, every=2, out=tmp_path / "both",
+        sinks=[{"name": "wandb", "project": "mine"}, rows_of_both.append],
+    )  # fmt: skip
+    found = {run.name: run for run in written(tmp_path / "both")}
+    assert found.keys() == {"periodic-seed0", "partial-seed0", "synchronous-seed0"}
+    assert {(run.project, run.group) for run in found.values()} == {("mine", "both")}
+    assert rows(*found.values()) == [
+        plain(json.loads(line))
+        for name in found
+        for line in (tmp_path / "both" / name / "metrics.jsonl").read_text().splitlines()
+    ]
+    assert len(rows_of_both) == 6
 
 
 @pytest.mark.slow

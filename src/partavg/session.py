@@ -88,10 +88,10 @@ class Session:
         self, label: str = "", sinks: Sequence[Sink] = (), group: str = ""
     ) -> Generator[Row, None, None]:
         """The same, with more sinks; all are told a label, and of what comparison this is."""
-        began = perf_counter() - self._seconds
         kept = [self._metrics] if self._metrics else []
         places: list[Sink] = [*kept, *self._sinks, *sinks] if self._writes else []
         with Feed(places, self._about(label, group)) as self._feed:
+            began = perf_counter() - self._seconds  # sinks may take their time to begin
             if self.step == 0 and self._checkpoints.every:
                 self.save()  # if there is no room for checkpoints, say so now
             if not self._stopped:
