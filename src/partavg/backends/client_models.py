@@ -13,7 +13,7 @@ from torch.func import functional_call, vmap
 from partavg.core.inputs import Inputs, call, each
 from partavg.core.layout import Layout
 from partavg.engines.model import Loss
-from partavg.evaluation import Evaluation, Transform, count, unchanged
+from partavg.evaluation import Evaluation, Transform, evaluate, unchanged
 
 _SAMPLES = 2000  # in one pass
 
@@ -101,12 +101,12 @@ class _Clients:
     def alone(self, client: int) -> Evaluation:
         """Evaluate a client by itself."""
         samples = self._inputs(self.split[client]), self._targets(client)
-        return count(self._model(client), self.loss, samples, self.transform).evaluation
+        return evaluate(self._model(client), self.loss, samples, self.transform)
 
     def judged(self, client: int, outputs: Tensor) -> Evaluation:
         """Evaluate outputs that are known."""
         given = outputs, self._targets(client)
-        return count(nn.Identity(), self.loss, given, unchanged).evaluation
+        return evaluate(nn.Identity(), self.loss, given)
 
     def outputs(self, clients: Sequence[int]) -> list[Tensor] | None:
         """The outputs of some clients' models, in one pass; None if they must not be made so."""
