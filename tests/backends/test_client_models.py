@@ -86,7 +86,10 @@ def test_together_is_one_by_one(middle: type[nn.Linear], local: str, most: int) 
         outputs = functional_call(net, chosen, (2 * x[indices],))
         loss = F.cross_entropy(outputs, y[indices])
         accuracy = (outputs.argmax(1) == y[indices]).double().mean()
-        assert found[client] == pytest.approx((float(loss), float(accuracy)), abs=1e-12)
+        judged = found[client]
+        assert judged is not None
+        assert judged.loss == pytest.approx(float(loss), abs=1e-12)
+        assert judged.accuracy == pytest.approx(float(accuracy))
 
 
 @pytest.mark.parametrize("local", ["nothing", "head"])
@@ -103,21 +106,17 @@ def test_outputs_of_any_kind() -> None:
         return F.mse_loss(outputs[0][:, 0], targets.double())
 
     net, (x, y) = network(Several), samples()
-    with pytest.MonkeyPatch.context() as patched:  # what a score makes of them is another matter
-        patched.setattr(client_models, "count", mean_loss_only)
+    with pytest.MonkeyPatch.context() as patched:  # what a metric makes of them is another matter
+        patched.setattr(client_models, "evaluate", mean_loss_only)
         found = evaluate_each(net, {}, loss, (x, y), split())
     for each, indices in zip(found, split(), strict=True):
         if each is not None:
             assert each == pytest.approx(float(loss(net(x[indices]), y[indices])))
 
 
-def mean_loss_only(module: nn.Module, loss: Callable[..., Tensor], given: Any, seen: Any) -> Any:
+def mean_loss_only(module: nn.Module, loss: Callable[..., Tensor], given: Any, seen: Any) -> float:
     inputs, targets = given
-
-    class Found:
-        evaluation = float(loss(module(seen(inputs)), targets))
-
-    return Found()
+    return float(loss(module(seen(inputs)), targets))
 
 
 def test_without_local_parameters_it_is_the_averaged_model() -> None:
@@ -132,7 +131,8 @@ def test_without_local_parameters_it_is_the_averaged_model() -> None:
     for found, indices in zip(made.evaluate_clients((x, y), split()), split(), strict=True):
         if found is not None:
             wanted = evaluate(u, F.cross_entropy, (x[indices], y[indices]))
-            assert found[:2] == pytest.approx(wanted[:2])
+            assert found.loss == pytest.approx(wanted.loss)
+            assert found.accuracy == pytest.approx(wanted.accuracy)
 
 
 def test_a_split_of_others_is_refused() -> None:
