@@ -68,7 +68,7 @@ def test_they_are_everywhere(recipe: Path) -> None:
     assert f"{100 * last['top_k']:.2f}" in said
     without_code = partavg_does("report", "both", "--latex", "t.tex", "--csv", "t.csv")
     assert "report.html" in without_code
-    page = Path("report.html").read_text()
+    page = Path("both/report.html").read_text()
     for heading in ("brier", "top-3 %", "top_2"):
         assert f'<th scope="col">{heading}</th>' in page
     assert "<h3>Top-3 accuracy</h3>" in page
@@ -110,12 +110,12 @@ def test_an_unfinished_run_is_shown_by_what_it_says(tmp_path: Path) -> None:
     ("listed", "problem"),
     [
         ('["topk"]', "metrics.extra = 'topk' is not known: did you mean 'top_k'?"),
-        ('[{name = "top_k", q = 2}]', "unknown key 'metrics.extra.q'"),
-        ('[{name = "top_k", k = "many"}]', 'metrics.extra.k = "many": input should be a valid int'),
-        ('[{name = "top_k", k = 0}]', "metrics.extra.k = 0: input should be greater than"),
+        ('[{name = "top_k", q = 2}]', "unknown key 'metrics.extra.top_k.q'"),
+        ('[{name = "top_k", k = "many"}]', 'metrics.extra.top_k.k = "many": input should be a valid int'),
+        ('[{name = "top_k", k = 0}]', "metrics.extra.top_k.k = 0: input should be greater than"),
         ('[{name = "f1", average = "best"}]', "input should be 'micro' or 'macro'"),
-        ("[{k = 3}]", "give a name, or"),
-        ("[3]", "metrics.extra holds 3: give a name"),
+        ("[{k = 3}]", "without a name: give it one"),
+        ("[3]", "metrics.extra = [3]: input should be a name"),
         ('"top_k"', "metrics.extra = "),
         ('["top_k", "top_k"]', "metric 'top_k' is asked for twice: give one of them another key"),
         ('[{name = "top_k", key = "loss"}]', "metric 'loss' would write 'loss'"),

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 import partavg
 from partavg import evaluation
-from partavg.backends.evaluating import made_by_all, near
+from partavg.backends.evaluating import made_by_all
 from partavg.backends.processes import OneProcess
 from partavg.evaluation import Counts, count, evaluate, scores_of, unchanged
 from partavg.metrics import (
@@ -385,11 +385,6 @@ def test_samples_elsewhere_come_batch_by_batch(monkeypatch: pytest.MonkeyPatch) 
     batches = list(evaluation._batches(torch.device("meta"), {"a": x, "b": x}, y))
     assert [len(targets) for _, targets in batches] == [4, 3, 3]
     assert all(t.is_meta and i["a"].is_meta and i["b"].is_meta for i, t in batches)
-    there, _ = near((x, y), torch.device("meta"))
-    assert there.is_meta, "few are brought once for all workers"
-    monkeypatch.setattr("partavg.backends.evaluating._AT_ONCE", 99)
-    stays, _ = near((x, y), torch.device("meta"))
-    assert stays is x
 
 
 class Two(OneProcess):

@@ -41,6 +41,10 @@ class MetricNames(Names[Metric]):
             )
         return metric
 
+    def admitted(self, name: str, thing: Any) -> Metric:
+        """A metric that was imported: it has its own key, a function the name it has there."""
+        return _metric(name.rpartition(":")[2], thing)
+
     def code(self, thing: Any) -> Any:
         """The function that measures."""
         return thing.sums or thing.measure if isinstance(thing, Metric) else thing
