@@ -210,6 +210,21 @@ def test_a_loss_that_is_zero_at_first_is_tried_again(monkeypatch: pytest.MonkeyP
     assert evaluate(nn.Identity(), summed, (x, torch.zeros(15))).loss == pytest.approx(10 / 15)
 
 
+def test_any_class_may_be_ignored() -> None:
+    outputs, targets = logits(23, CLASSES, seed=3), labels(23, seed=3, ignored=False)
+    kept = targets != 2
+    for function in (accuracy, partial(top_k, k=2), perplexity):
+        own = partial(function, ignore_index=2)
+        found = evaluate(nn.Identity(), F.cross_entropy, (outputs, targets), metrics={"mine": own})
+        some = evaluate(
+            nn.Identity(),
+            F.cross_entropy,
+            (outputs[kept], targets[kept]),
+            metrics={"mine": function},
+        )
+        assert found.metrics["mine"] == pytest.approx(some.metrics["mine"], rel=1e-12)
+
+
 def test_a_loss_may_ignore_another_target() -> None:
     outputs, targets = logits(23, CLASSES, seed=3), labels(23, seed=3, ignored=False)
     for loss in (nn.CrossEntropyLoss(ignore_index=2), partial(F.cross_entropy, ignore_index=2)):
