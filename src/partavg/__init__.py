@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import partavg.metrics as metrics  # noqa: F401
+    from partavg.api import compare, follow, run
     from partavg.backends.distributed import attach
     from partavg.backends.simulate import Discrepancy, Simulation
+    from partavg.best import Patience
     from partavg.core.abilities import Abilities, abilities
     from partavg.core.adapt import AdaComm, FedLAMA, PostLocal
     from partavg.core.aggregate import About, Aggregate
@@ -37,8 +39,9 @@ if TYPE_CHECKING:
     from partavg.evaluation import Evaluation, evaluate
     from partavg.metrics.metric import Metric
     from partavg.metrics.moment import Moment
-    from partavg.notebook import Table, follow, load_run
+    from partavg.notebook import Comparison, Results, Table, load_run
     from partavg.registry import register
+    from partavg.session import Diverged
     from partavg.sinks.sink import RunInfo, Sink
     from partavg.solvers.adam import adam, adamw
     from partavg.solvers.fednova import FedNova
@@ -56,8 +59,10 @@ __all__ = [
     "About",
     "AdaComm",
     "Aggregate",
+    "Comparison",
     "Cosine",
     "Discrepancy",
+    "Diverged",
     "Evaluation",
     "FedLAMA",
     "FedNova",
@@ -69,8 +74,10 @@ __all__ = [
     "Outer",
     "Participation",
     "Partition",
+    "Patience",
     "PostLocal",
     "Record",
+    "Results",
     "RunInfo",
     "Schedule",
     "Simulation",
@@ -88,6 +95,7 @@ __all__ = [
     "blocks",
     "by_channel",
     "by_layer",
+    "compare",
     "contiguous",
     "diloco",
     "dirichlet",
@@ -99,13 +107,16 @@ __all__ = [
     "load_dataset",
     "load_run",
     "register",
+    "run",
     "shards",
     "whole",
 ]
 
 _HOMES = {
+    "api": "compare follow run",
     "backends.distributed": "attach",
     "backends.simulate": "Discrepancy Simulation",
+    "best": "Patience",
     "core.abilities": "Abilities abilities",
     "core.adapt": "AdaComm FedLAMA PostLocal",
     "core.aggregate": "About Aggregate",
@@ -122,8 +133,9 @@ _HOMES = {
     "evaluation": "Evaluation evaluate",
     "metrics.moment": "Moment",
     "metrics.metric": "Metric",
-    "notebook": "Table follow load_run",
+    "notebook": "Comparison Results Table load_run",
     "registry": "register",
+    "session": "Diverged",
     "sinks.sink": "RunInfo Sink",
     "solvers.adam": "adam adamw",
     "solvers.fednova": "FedNova",

@@ -40,7 +40,7 @@ def parse(table: TomlTable) -> Config:
     config = Config(**sections)
     training, averaging = config.training, config.averaging
     PARTITIONS.find(averaging.partition, "averaging.partition")
-    METRICS.asked(config.metrics.extra or ())
+    METRICS.asked(config.metrics.extra or (), best=config.checkpoints.best)
     for name in config.metrics.sinks or ():
         SINKS.find(name, "metrics.sinks")
     if averaging.parts is None:
@@ -98,6 +98,8 @@ def _flat(section: Any) -> dict[str, Any]:
     """The keys of a section as a recipe has them."""
     if isinstance(section, Component):
         return {"name": section.name, **section.options}
+    if isinstance(section, Mapping):
+        return dict(section)
     return {field.name: getattr(section, field.name) for field in fields(section)}
 
 
@@ -140,7 +142,7 @@ def _metric(given: Any) -> Component:
             f"metrics.extra holds {_toml(given)}: give a name, or "
             f'{{name = "top_k", k = 3}} to give options'
         )
-    METRICS.find(_value(str, table["name"], "metrics.extra.name"), "metrics.extra")
+    METRICS.askable(_value(str, table["name"], "metrics.extra.name"), "metrics.extra")
     key = {"key": _value(str, table["key"], "metrics.extra.key")} if "key" in table else {}
     others = {option: value for option, value in table.items() if option != "key"}
     found = _component(others, METRICS, "", "metrics.extra")

@@ -223,3 +223,24 @@ def test_the_sentence_at_the_end_names_the_main_metric(recipe: Path) -> None:
     assert read(Path("b/config.toml"))["metrics"]["extra"] == [
         {"name": "top_k", "k": 5, "ignore_index": -100}
     ]
+
+
+def test_the_best_model_by_a_metric(tmp_path: Path) -> None:
+    x = torch.randn(20, 5)
+    test = x, x.sum(1, keepdim=True)
+    by = {"test": test, "every": 2, "out": tmp_path / "run"}
+    table = partavg.follow(regression(), 8, best="mae", **by)
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert summary["best_mae"] == min(table["mae"]), "lower is better, and it is measured for that"
+    by["out"] = tmp_path / "other"
+    with pytest.raises(ValueError, match="metric 'accuracy' cannot be measured"):
+        partavg.follow(regression(), 8, best="accuracy", **by)
+
+    def mute(outputs: Tensor, targets: Tensor) -> tuple[int, int]:
+        return 1, 1
+
+    with pytest.raises(ValueError, match="'mute' does not say which of two values is better"):
+        partavg.follow(regression(), 8, metrics=[mute], best="mute", **by)
+    with pytest.raises(ValueError, match=r"checkpoints\.best = 'mea' is not known: did you mean"):
+        partavg.follow(regression(), 8, best="mea", **by)
+    assert not by["out"].exists()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich import box
 from rich.table import Table
 
-from partavg.compare import NOTE, Result, caveat
+from partavg.comparison import NOTE, Result, caveat
 from partavg.metrics.table import columns
 
 

@@ -66,6 +66,8 @@ class Metric:
     """What stands below the title."""
     unit: str = ""
     """"%" shows 100 times the value, "MB" a millionth of it."""
+    better: Better = "neither"
+    """Which of two values is the better one; runs are not compared by one that does not say."""
     kind: Kind = "result"
     when: When = "step"
     """After each step; at the end of rounds, before averaging, as often as
@@ -80,8 +82,6 @@ class Metric:
     """A curve against the step; whether a logarithmic scale may be asked for."""
     progress: str = ""
     """How progress shows it, for example "loss {:.3f}"; empty is not at all."""
-    better: Better = "neither"
-    """Which of two values is the better one; runs are not compared by one that does not say."""
     sums: Sums | None = None
     """A function of (outputs, targets) of a batch that returns a sum and a count."""
     finish: Finish = ratio

@@ -28,9 +28,12 @@ class MetricNames(Names[Metric]):
         super().__setitem__(name, _metric(name, thing))
 
     def find(self, name: str, key: str = "") -> Metric:
-        """The metric that is asked for by a name; a ValueError for one that every run has."""
-        found: Any = super().find(name, key)
-        metric = _metric(name.rpartition(":")[2], found)
+        """The metric that a name stands for; `key` is where it was given."""
+        return _metric(name.rpartition(":")[2], super().find(name, key))
+
+    def askable(self, name: str, key: str = "") -> Metric:
+        """The same for a list of more metrics; a ValueError for one that every run has."""
+        metric = self.find(name, key)
         if metric.key in self.always and not metric.sums:
             where = f"{key} =" if key else "metric"
             raise ValueError(
@@ -50,11 +53,14 @@ class MetricNames(Names[Metric]):
             raise ValueError(f"metric {name!r} has the key {metric.key!r}: they must be the same")
         self._check_free(metric, {key: other for key, other in self.items() if key != name})
 
-    def asked(self, wanted: Iterable[Any] | Mapping[str, Any]) -> tuple[Metric, ...]:
+    def asked(
+        self, wanted: Iterable[Any] | Mapping[str, Any], *, best: str = ""
+    ) -> tuple[Metric, ...]:
         """The metrics that a list names, in its order: none of them twice.
 
         It holds names, functions of (outputs, targets), Metrics and the Components of a recipe; a
-        mapping gives them other keys.
+        mapping gives them other keys. The metric by which the `best` model is kept must be
+        measurable, too.
         """
         if isinstance(wanted, str):
             raise ValueError(f"metrics {wanted!r} are no list: use [{wanted!r}]")
@@ -64,6 +70,10 @@ class MetricNames(Names[Metric]):
             ]
         else:
             listed = [self._of(thing) for thing in wanted]
+        if best and all(metric.key != best for metric in listed):
+            kept = self.find(best, "checkpoints.best")
+            if kept.sums or kept.key not in self.always:
+                listed.append(_with_options(kept, {}))
         others = {k: m for k, m in self.items() if k in self.always and not m.sums}
         for place, metric in enumerate(listed):
             self._check_free(metric, others)
@@ -76,10 +86,10 @@ class MetricNames(Names[Metric]):
 
     def _of(self, thing: Any, called: str = "") -> Metric:
         if isinstance(thing, Component):
-            found = self.find(thing.name, "metrics.extra")
+            found = self.askable(thing.name, "metrics.extra")
             return _with_options(found, thing.options)
         if isinstance(thing, str):
-            return _with_options(self.find(thing), {})
+            return _with_options(self.askable(thing), {})
         if isinstance(thing, Metric):
             return thing
         function, options = thing, {}

@@ -118,7 +118,7 @@ def _locals() -> Iterator[Metric]:
 _ON_TEST = "Averaged model u_k on the test set"
 _ALWAYS = (
     Metric("loss", lambda at: at.loss, "Training loss", "Mini-batch loss, mean over workers",
-           summary=(), chart="log", progress="loss {:.3f}"),
+           summary=(), chart="log", progress="loss {:.3f}", better="lower"),
     Metric("lr", lambda at: at.record.lr, summary=(), chart="none"),
     Metric("bytes", lambda at: at.record.bytes, unit="MB", kind="cost", column="MB sent",
            form=".1f", chart="none"),
@@ -126,7 +126,8 @@ _ALWAYS = (
            form=".0f", chart="none"),
     Metric("discrepancy", _discrepancy, "Discrepancy",
            "(1/m) Σ ‖u_k − x_i‖², after each step", kind="spread", summary=("mean", "peak"),
-           column="discrepancy", form="#.3g", chart="log", progress="discrepancy {:.3g}"),
+           column="discrepancy", form="#.3g", chart="log", progress="discrepancy {:.3g}",
+           better="lower"),
     Metric("discrepancy_parts", _discrepancy_parts, kind="spread", summary=(), chart="none"),
     Metric("accuracy", None, "Accuracy", f"{_ON_TEST}, %", unit="%", column="accuracy %",
            form=".2f", progress="acc {:.1f}%", better="higher", sums=accuracy),

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from partavg.compare import verdict
+from partavg.comparison import verdict
 from partavg.report.runs import Group
 
 Settings = dict[str, Any]

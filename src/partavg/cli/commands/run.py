@@ -43,7 +43,7 @@ def run(
 
     A recipe of several schemes is trained with partial averaging if no other is named.
     """
-    from partavg import compare as comparing
+    from partavg import comparison as comparing
     from partavg import recipe as recipes
     from partavg.cli import drive, output
     from partavg.cli.job import job
@@ -54,6 +54,7 @@ def run(
     from partavg.report.page import write_page
     from partavg.report.runs import gather
     from partavg.sinks.progress import display
+    from partavg.stopping import stop_request
 
     with job() as this:
         with output.bad_input(this.processes.together()), output.plain_warnings():
@@ -68,7 +69,7 @@ def run(
             return
         with (
             drive.early_ends(this.resuming(context, folder.path)),
-            drive.stop_request() as request,
+            stop_request() as request,
             display(output.console()) as shown,
         ):
             drive.introduce(session, shown)

@@ -15,17 +15,19 @@ SCHEMES = ("periodic", "partial", "synchronous")
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedRun:
+class StartedRun:
     """One run of a comparison."""
 
     scheme: str
-    config: Config
+    seed: int
     folder: RunFolder
 
-    @property
-    def seed(self) -> int:
-        """The seed of the run."""
-        return self.config.training.seed
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun(StartedRun):
+    """The same with what it trains."""
+
+    config: Config
 
 
 def schemes_of(recipe: Recipe) -> tuple[str, ...]:
@@ -41,8 +43,7 @@ def planned_runs(recipe: Recipe, schemes: Sequence[str], seeds: int, out: Path) 
         raise ValueError(f"schemes {', '.join(schemes)!r}: name each scheme once, at least one")
     configs = {scheme: configured(recipe, scheme) for scheme in schemes}
     for scheme, config in configs.items():
-        if not re.fullmatch(r"\w[\w.+-]*", scheme):
-            raise ValueError(f"scheme {scheme!r} cannot name a folder: use letters and digits")
+        check_scheme_name(scheme)
         if config.data != configs[schemes[0]].data:
             raise ValueError(
                 f"schemes {schemes[0]} and {scheme} differ in data: compare them in two recipes"
@@ -51,12 +52,19 @@ def planned_runs(recipe: Recipe, schemes: Sequence[str], seeds: int, out: Path) 
     return [
         PlannedRun(
             scheme,
-            replace(config, training=replace(config.training, seed=seed)),
+            seed,
             RunFolder(out / f"{scheme}-seed{seed}"),
+            replace(config, training=replace(config.training, seed=seed)),
         )
         for seed in range(first, first + seeds)
         for scheme, config in configs.items()
     ]
+
+
+def check_scheme_name(scheme: object) -> None:
+    """Raise a ValueError if a scheme cannot name a folder."""
+    if not isinstance(scheme, str) or not re.fullmatch(r"\w[\w.+-]*", scheme):
+        raise ValueError(f"scheme {scheme!r} cannot name a folder: use letters and digits")
 
 
 def configured(recipe: Recipe, scheme: str) -> Config:
@@ -135,7 +143,7 @@ class Result:
         return f"{center} ± {number(stdev(values), alike)}"
 
 
-def results(entries: Sequence[PlannedRun]) -> list[Result]:
+def results(entries: Sequence[StartedRun]) -> list[Result]:
     """The results of the finished runs of a comparison, scheme by scheme."""
     found: dict[str, list[RunFolder]] = {entry.scheme: [] for entry in entries}
     for entry in entries:
