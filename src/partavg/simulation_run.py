@@ -58,6 +58,8 @@ class SimulationRun(Session):
                 f"partavg.Patience"
             )
         asked = METRICS.asked(metrics)
+        if best in METRICS and METRICS[best].sums and best not in (one.key for one in asked):
+            asked += METRICS.asked([best])
         places = sinks_of(sinks)
         folder = _folder(out, resume=resume, best=best)
         self.finished = False

@@ -19,6 +19,7 @@ import partavg
 from partavg.cli import main
 from partavg.config import Component, Metrics
 from partavg.config_toml import dump, parse
+from partavg.data.samples import Samples
 from partavg.metrics.meter import Meter
 from partavg.metrics.metric import Metric
 from partavg.metrics.table import METRICS, main_metric
@@ -39,7 +40,7 @@ def brier(outputs: Tensor, targets: Tensor, *, half: bool = False) -> tuple[Tens
 
 def partavg_does(*words: object, code: int = 0) -> str:
     done = CliRunner().invoke(main, [str(word) for word in words])
-    assert done.exit_code == code, done.output
+    assert done.exit_code == code, (done.output, done.exc_info)
     assert "Traceback" not in done.output
     return done.output
 
@@ -111,7 +112,10 @@ def test_an_unfinished_run_is_shown_by_what_it_says(tmp_path: Path) -> None:
     [
         ('["topk"]', "metrics.extra = 'topk' is not known: did you mean 'top_k'?"),
         ('[{name = "top_k", q = 2}]', "unknown key 'metrics.extra.top_k.q'"),
-        ('[{name = "top_k", k = "many"}]', 'metrics.extra.top_k.k = "many": input should be a valid int'),
+        (
+            '[{name = "top_k", k = "many"}]',
+            'metrics.extra.top_k.k = "many": input should be a valid int',
+        ),
         ('[{name = "top_k", k = 0}]', "metrics.extra.top_k.k = 0: input should be greater than"),
         ('[{name = "f1", average = "best"}]', "input should be 'micro' or 'macro'"),
         ("[{k = 3}]", "without a name: give it one"),
@@ -184,7 +188,7 @@ def test_a_regression_has_the_metrics_that_it_can_have(capsys: pytest.CaptureFix
 
 
 def test_the_accuracy_of_local_models_must_be_measurable() -> None:
-    test = torch.randn(4, 5), torch.randn(4, 1)
+    test = Samples(torch.randn(4, 5), torch.randn(4, 1))
     with pytest.raises(ValueError, match="metric 'accuracy' cannot be measured"):
         Meter(regression(), Metrics(local_accuracy=("mean",)), 4, test=test)
 

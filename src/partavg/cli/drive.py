@@ -80,11 +80,7 @@ def train(run: Run, label: str, display: Display, request: StopRequest, group: s
     """Train a run to its end, showing progress; raise Stopped if any rank is asked to stop."""
     scale = run.config.training.scale
     shown = label if scale == 1 else f"{label} scaled {scale:g}"
-    try:
-        train_session(run, shown, [RankTimes(display, run.processes)], request, group)
-    except MetricFailed as error:
-        run.processes.note(str(error))
-        raise
+    train_session(run, shown, [RankTimes(display, run.processes)], request, group)
 
 
 def train_all(
