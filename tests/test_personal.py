@@ -27,6 +27,7 @@ from partavg import (
     fedadam,
     fedavgm,
 )
+from partavg.backends.client_models import own_columns
 from partavg.core.pace import Fixed
 from partavg.core.participation import Participation
 from partavg.core.partition import PARTITIONS
@@ -101,7 +102,7 @@ def assert_same(made: Simulation, expected: Twin) -> None:
             for name, tensor in {**slot.momentum, **own.momentum}.items():
                 torch.testing.assert_close(velocity[name], tensor, rtol=0, atol=1e-9)
     for name, sharing in zip(("params", "buffers"), made._sharing, strict=True):
-        kept = sharing.own.views(made._own_columns(name)) if sharing.local else {}
+        kept = sharing.own.views(own_columns(made.workers, made._current.plan, name)) if sharing.local else {}
         for key, rows in kept.items():
             for client, row in enumerate(rows):
                 wanted = getattr(expected.own[client], name)[key].double()

@@ -12,6 +12,9 @@ from torch.func import functional_call, vmap
 
 from partavg.core.inputs import Inputs, call, each
 from partavg.core.layout import Layout
+from partavg.core.local_columns import joined
+from partavg.core.plan import Plan
+from partavg.core.workers import Workers
 from partavg.data.samples import Samples
 from partavg.engines.model import RowModel
 from partavg.evaluation import ACCURACY, Evaluation, Transform, count, unchanged
@@ -25,6 +28,19 @@ def own_tensors(model: RowModel, rows: Tensor, layout: Layout) -> dict[str, Tens
     """Rows of all clients' own columns as named tensors, of the types that the model has."""
     views = layout.views(rows) if layout.names else {}
     return {name: model.native(name, view) for name, view in views.items()}
+
+
+def own_columns(workers: Workers, plan: Plan, name: str) -> Tensor:
+    """The local columns of the clients whose home is here, wherever these are active now."""
+    who, spans = plan.participation, plan.local.of(name)
+    rows = joined(getattr(workers, name), spans)
+    if who is None or not spans or not workers.bank:
+        return rows
+    own = workers.bank.get(f"local.{name}")
+    kept = joined(workers.bank[name], spans) if own is None else own.clone()
+    active = torch.tensor(who(max(1, workers.step)), device=kept.device)
+    plan.swap(rows, kept, active, active)
+    return kept
 
 
 @torch.no_grad()
