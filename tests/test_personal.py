@@ -102,7 +102,11 @@ def assert_same(made: Simulation, expected: Twin) -> None:
             for name, tensor in {**slot.momentum, **own.momentum}.items():
                 torch.testing.assert_close(velocity[name], tensor, rtol=0, atol=1e-9)
     for name, sharing in zip(("params", "buffers"), made._sharing, strict=True):
-        kept = sharing.own.views(own_columns(made.workers, made._current.plan, name)) if sharing.local else {}
+        kept = (
+            sharing.own.views(own_columns(made.workers, made._current.plan, name))
+            if sharing.local
+            else {}
+        )
         for key, rows in kept.items():
             for client, row in enumerate(rows):
                 wanted = getattr(expected.own[client], name)[key].double()
