@@ -33,6 +33,11 @@ KEPT = {"participation": {"fraction": 0.5, "every": 2, "redistribution": "none"}
 NOVA = {"name": "fednova", "momentum": None, "weight_decay": None, "decay": None}
 CLIENTS = {**PERMUTED, "solver": {"name": "scaffold", "momentum": None, "weight_decay": None,
                                   "decay": None, "base": {"momentum": 0.5}}}  # fmt: skip
+PERSONAL = {
+    **PERMUTED,
+    "averaging": {"local": ["2.*", "5.weight"]},
+    "solver": {"name": "adam", "momentum": None, "decay": None},
+}
 LATE = {
     "averaging": {"delay": 2, "shuffle": True},
     "pace": {"name": "drawn", "least": 2, "most": 4},

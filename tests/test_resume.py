@@ -15,6 +15,7 @@ from tests.tasks import (
     LATE,
     LAYERED,
     PERMUTED,
+    PERSONAL,
     POST_LOCAL,
     SHRINKING,
     finish,
@@ -33,8 +34,8 @@ def uninterrupted(sections: str) -> dict[str, bytes]:
 
 @pytest.mark.parametrize(
     "sections",
-    [EVERYBODY, PERMUTED, AVERAGED, KEPT, CLIENTS, LATE, POST_LOCAL, SHRINKING, LAYERED],
-    ids=range(9),
+    [EVERYBODY, PERMUTED, AVERAGED, KEPT, CLIENTS, LATE, POST_LOCAL, SHRINKING, LAYERED, PERSONAL],
+    ids=range(10),
 )
 @pytest.mark.parametrize("saved", [True, False])
 def test_a_run_that_stopped_anywhere_resumes_to_the_same_end(

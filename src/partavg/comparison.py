@@ -9,7 +9,7 @@ from statistics import mean, stdev
 from partavg.config import Config
 from partavg.config_toml import differences
 from partavg.folder import RunFolder
-from partavg.metrics.metric import Row, number
+from partavg.metrics.metric import Metric, Row, distinct, number
 from partavg.recipe import Recipe, key_of
 
 SCHEMES = ("periodic", "partial", "synchronous")
@@ -143,6 +143,8 @@ class Result:
     summaries: tuple[Row, ...]
     seeds: tuple[int, ...] = ()
     """Of the summaries; where they are not known, they are counted."""
+    metrics: tuple[Metric, ...] = ()
+    """Those that the runs were asked for."""
 
     def values(self, key: str, scale: float = 1.0) -> list[float]:
         """One number of each summary that has it."""
@@ -178,6 +180,7 @@ def results(entries: Sequence[StartedRun]) -> list[Result]:
             scheme,
             tuple(entry.folder.summary() for entry in runs),
             tuple(entry.seed for entry in runs),
+            tuple(distinct(metric for entry in runs for metric in entry.folder.metrics())),
         )
         for scheme, runs in finished.items()
     ]

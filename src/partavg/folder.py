@@ -4,7 +4,8 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -15,14 +16,19 @@ import torch
 
 from partavg import checkpoint
 from partavg.config import Config
-from partavg.config_toml import differences, parse
+from partavg.config_toml import differences, dump_sections, parse, to_tables
+from partavg.kept_code import as_wanted, forget, keep
+from partavg.metrics.metric import Metric
 from partavg.metrics.metric import Row as Row
 from partavg.outputs import check_page
 from partavg.recipes.files import read
 from partavg.run_files import read_json, read_rows, read_settings, read_split, read_summary
-from partavg.sinks.tensorboard import FOLDER
+from partavg.sinks import bookmark, tensorboard
+from partavg.sinks.jsonl import FILE
 
 _BUDGET = {"training.steps", "training.epochs"}
+CONFIG = "config.toml"
+"""The recipe of a run."""
 
 MADE_BY = "python"
 """The section of config.toml that says who made a run: no recipe can have it."""
@@ -33,13 +39,15 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.config_path = path / "config.toml"
-        self.metrics_path = path / "metrics.jsonl"
+        self.config_path = path / CONFIG
+        self.metrics_path = path / FILE
+        self.shown_path = path / "metrics.json"
         self.summary_path = path / "summary.json"
         self.environment_path = path / "environment.json"
         self.split_path = path / "split.json"
         self.report_path = path / "report.html"
-        self.scalars = path / FOLDER
+        self.scalars = path / tensorboard.FOLDER
+        self.bookmarks = path / bookmark.FOLDER
         self.model_path = path / "model.pt"
         self.best_path = path / "best.pt"
         self.checkpoints = path / "checkpoints"
@@ -113,16 +121,20 @@ class RunFolder:
     def _content(self) -> list[Path]:
         """All files of a run but those that say that it is one."""
         kept = [self.summary_path, self.model_path, self.best_path, self.metrics_path]
-        shown = [self.split_path, self.report_path, *self.scalars.glob("events.*")]
+        shown = [self.shown_path, self.split_path, self.report_path, *self.scalars.glob("events.*")]
+        shown += self.bookmarks.glob("*.json")
         return [*kept, *shown, *self.checkpoints.glob("step-*.pt")]
 
     def stored_config(self, wanted: Config) -> Config:
         """The config of the run to resume, which must be the one wanted but for its budget.
 
         What the wanted one leaves to be chosen, engine, chunks and device, stays as it was chosen;
-        where the metrics go beside their file may change.
+        where the metrics go beside their file may change. Files that it names are where the wanted
+        one has them.
         """
-        stored = parse(read(self.config_path))
+        tables = read(self.config_path)
+        tables.get("metrics", {}).pop("sinks", None)
+        stored = parse(as_wanted(self.path, tables, to_tables(wanted)))
         stored = replace(stored, metrics=replace(stored.metrics, sinks=wanted.metrics.sinks))
         chosen, engine = stored.engine, wanted.engine
         if engine.name in ("auto", chosen.name):
@@ -148,8 +160,15 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         for path in (self.summary_path, self.config_path, *self._content()):
             path.unlink(missing_ok=True)
+        forget(self.path)
         self.write_environment(about)  # without it a config is no run
-        write_text(self.config_path, config)
+        self._write_config(config)
+
+    def _write_config(self, config: str) -> None:
+        """Write the settings, and the Python of the user's own that they name."""
+        tables = tomllib.loads(config)
+        kept = tables if MADE_BY in tables else keep(self.path, tables)
+        write_text(self.config_path, dump_sections(kept))
 
     def reopen(self, config: str, step: int) -> None:
         """Let a run that was restored at a step go on with a larger budget, and another config.
@@ -162,11 +181,29 @@ class RunFolder:
                 f"begin again with --force, or with another --out"
             )
         self.summary_path.unlink(missing_ok=True)
-        write_text(self.config_path, config)
+        self._write_config(config)
 
     def write_environment(self, about: Row) -> None:
         """Write down what makes the numbers: the machine, and what is known `about` the run."""
         write_json(self.environment_path, environment() | about)
+
+    def write_metrics(self, asked: Sequence[Metric]) -> None:
+        """Write how metrics that were asked for are shown, for readers without their code."""
+        if asked:
+            write_json(self.shown_path, {metric.key: metric.appearance() for metric in asked})
+
+    def metrics(self) -> list[Metric]:
+        """The metrics that this run was asked for, to be shown."""
+        if not self.shown_path.exists():
+            return []
+        try:
+            written = read_json(self.shown_path).items()
+            return [Metric.of_appearance(key, values) for key, values in written]
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"{self.shown_path} is damaged: {error}; remove it, and only the usual metrics are "
+                f"shown"
+            ) from None
 
     def check_metrics(self, length: int) -> None:
         """Raise a ValueError if metrics that a checkpoint relies on are gone."""

@@ -282,7 +282,7 @@ class _Cell:
         """Begin to show a run, below those that were shown before."""
         show = import_module("IPython.display").display
         self._handle = show(Figure(""), display_id=True)
-        self._rows, self._status, self._shown = [], Status(), 0.0
+        self._rows, self._status, self._shown = [], Status(about.metrics), 0.0
         self._label, self._steps = about.label, about.steps
 
     def end(self, summary: Row | None) -> None:

@@ -7,9 +7,10 @@ import torch
 from partavg import budget, build
 from partavg.backends.processes import OneProcess, Processes, check_same
 from partavg.config import Config
-from partavg.config_toml import dump, settings
+from partavg.config_toml import dump, settings, to_tables
 from partavg.data.dataset import Dataset
 from partavg.folder import RunFolder
+from partavg.kept_code import digests
 from partavg.metrics.meter import Meter
 from partavg.session import Session
 from partavg.sinks import chosen
@@ -42,7 +43,14 @@ class Run(Session):
         simulation = build.simulation(config, data, device, processes)
         known = build.scaled(config, data)
         options = build.metrics(config)
-        meter = Meter(simulation, options, steps, train=known.train, test=known.test)
+        meter = Meter(
+            simulation,
+            options,
+            steps,
+            train=known.train,
+            test=known.test,
+            test_split=build.test_split(config, data) if options.clients_every else None,
+        )
         engine = simulation.engine
         execution = replace(
             config.engine,
@@ -79,6 +87,8 @@ class Run(Session):
             self.folder.write_start(dump(self.config), about)
         if goes_on:
             self.folder.reopen(dump(self.config), self.step)
+        if not self.folder.shown_path.exists():
+            self.folder.write_metrics(self._meter.asked)
         if not self.folder.split_path.exists():
             self.folder.write_split(build.label_counts(self.config, data))
 
@@ -96,11 +106,11 @@ def _found(
 
 
 def _check_same(processes: Processes, config: Config, data: Dataset) -> None:
-    """Raise a ValueError if processes were started with other recipes or other data."""
-    told = processes.each(settings(config))
+    """Raise a ValueError if processes were started with other recipes, other code or other data."""
+    told = processes.each({**settings(config), **digests(to_tables(config))})
     for key in {key: None for one in told for key in one}:
         check_same(f"{key} =", [one.get(key) for one in told])
-    check_same("training samples:", processes.each(len(data.train.targets)))
+    check_same("training samples:", processes.each(data.train.size))
 
 
 def _plain(device: torch.device, processes: Processes) -> str:

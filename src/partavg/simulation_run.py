@@ -6,21 +6,22 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
-
-from torch import Tensor
+from typing import Any
 
 from partavg.backends.description import Sections, flat
 from partavg.backends.simulate import Simulation
 from partavg.config import Checkpoints, Metrics
 from partavg.config_toml import dump_sections, flat_keys
+from partavg.data.convert import as_samples
 from partavg.engines.choose import Choice
+from partavg.evaluation import Asked
 from partavg.folder import MADE_BY, RunFolder
 from partavg.metrics.meter import Meter
-from partavg.metrics.metric import Row
-from partavg.metrics.moment import Samples
+from partavg.metrics.metric import Metric, Row
 from partavg.metrics.table import METRICS
 from partavg.session import Session, Stop
-from partavg.sinks.sink import Sink
+from partavg.sinks import sinks_of
+from partavg.sinks.sink import SinkLike
 
 _FREE = ("engine.", "metrics.", "checkpoints.", f"{MADE_BY}.")
 """What may change when a run goes on."""
@@ -37,10 +38,10 @@ class SimulationRun(Session):
         simulation: Simulation,
         until: int,
         *,
-        test: Samples | None = None,
+        test: Any = None,
         every: int = 10,
-        metrics: Sequence[str] = (),
-        sinks: Sequence[Sink] = (),
+        metrics: Asked = (),
+        sinks: Sequence[SinkLike] = (),
         out: str | Path | None = None,
         resume: bool = False,
         force: bool = False,
@@ -56,12 +57,14 @@ class SimulationRun(Session):
                 f"stop = {stop!r} is no function of a row: give one that says whether to stop, or "
                 f"partavg.Patience"
             )
-        for metric in metrics:
-            METRICS.find(metric)
+        asked = METRICS.asked(metrics)
+        if best in METRICS and METRICS[best].sums and best not in (one.key for one in asked):
+            asked += METRICS.asked([best])
+        places = sinks_of(sinks)
         folder = _folder(out, resume=resume, best=best)
         self.finished = False
         """Whether it was finished before, so that nothing is left to train."""
-        options = Metrics(evaluate_every=1, discrepancy_every=1, extra=tuple(metrics))
+        options = Metrics(evaluate_every=1, discrepancy_every=1)
         checkpoints = Checkpoints(every=checkpoint_every if folder else 0, best=best)
         resuming = False
         if folder:
@@ -70,16 +73,18 @@ class SimulationRun(Session):
             resuming = resume and folder.exists
             if resuming:
                 simulation.use(_stored_engine(folder, simulation.engine))
-        sections = _sections(simulation, until, every, options, checkpoints)
+        sections = _sections(simulation, until, every, asked, checkpoints)
         train = simulation.samples if folder else None
+        dtype = simulation.workers.params.dtype
+        known = None if test is None else as_samples(test, dtype=dtype)
         super().__init__(
             simulation,
             until,
-            Meter(simulation, options, until, train=train, test=test),
+            Meter(simulation, options, until, train=train, test=known, asked=asked),
             settings=flat(sections),
             folder=folder,
             checkpoints=checkpoints,
-            sinks=sinks,
+            sinks=places,
             every=every,
             stop=deepcopy(stop),  # which may remember what it saw of another run
         )
@@ -87,6 +92,7 @@ class SimulationRun(Session):
             self._go_on(folder, sections)
         elif folder:
             folder.write_start(dump_sections(sections), _environment(simulation))
+            folder.write_metrics(asked)
             folder.write_split(_label_counts(simulation))
 
     @property
@@ -138,12 +144,16 @@ def _folder(out: str | Path | None, *, resume: bool, best: str) -> RunFolder | N
 
 
 def _sections(
-    simulation: Simulation, until: int, every: int, options: Metrics, checkpoints: Checkpoints
+    simulation: Simulation,
+    until: int,
+    every: int,
+    asked: Sequence[Metric],
+    checkpoints: Checkpoints,
 ) -> Sections:
     """All that config.toml says of it."""
     sections = {name: dict(values) for name, values in simulation.settings.items()}
     sections["training"]["steps"] = until
-    extra = {"extra": list(options.extra)} if options.extra else {}
+    extra = {"extra": [metric.key for metric in asked]} if asked else {}
     return {
         **sections,
         "metrics": {"every": every, **extra},
@@ -170,10 +180,8 @@ def _stored_engine(folder: RunFolder, chosen: Choice) -> Choice:
 
 def _label_counts(simulation: Simulation) -> list[list[int]]:
     """How many samples of each class each worker owns; none where there are no classes."""
-    labels = simulation.samples.targets
-    if not isinstance(labels, Tensor) or labels.ndim != 1 or labels.dtype.is_floating_point:
-        return []
-    if not len(labels) or int(labels.min()) < 0:
+    labels = simulation.samples.labels
+    if labels is None or int(labels.min()) < 0:
         return []
     known, classes = labels.cpu(), int(labels.max()) + 1
     return [known[own].bincount(minlength=classes).tolist() for own in simulation.split]

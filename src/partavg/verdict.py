@@ -6,8 +6,8 @@ from math import sqrt
 from statistics import mean, stdev
 
 from partavg.comparison import Result, caveat
+from partavg.metrics import table
 from partavg.metrics.metric import Metric
-from partavg.metrics.table import METRICS
 
 _T = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
       2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086)  # fmt: skip
@@ -23,12 +23,9 @@ def verdict(found: Sequence[Result]) -> str:
 
 
 def main_metric(found: Sequence[Result]) -> Metric | None:
-    """What results are compared by: the first of accuracy, test and training loss that all have."""
+    """What results are compared by."""
     summaries = [summary for result in found for summary in result.summaries]
-    for key in ("accuracy", "test_loss", "train_loss"):
-        if summaries and all(summary.get(key) is not None for summary in summaries):
-            return METRICS[key]
-    return None
+    return table.main_metric(summaries, [metric for each in found for metric in each.metrics])
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,8 @@ PLAIN: dict[str, dict[str, Any]] = {
     "periodic": {"schedule": Schedule.periodic(3)},
     "synchronous": {"schedule": Schedule.synchronous()},
     "weighted": {"weights": "samples"},
+    "weighted one by one": {"weights": [3.0, 1.0, 0.5, 2.0, 1.0, 0.0, 4.0]},
+    "in host memory": {"store": "host", "participation": Participation(WORKERS, 4, 3, "permute")},
     "chunks": {"engine": "vmapped", "chunk": 2},
     "auto": {"engine": "auto"},
     "one row each": {"participation": Participation(WORKERS, 3, 2, "none"), "solver": FedProx()},
@@ -52,6 +54,13 @@ PLAIN: dict[str, dict[str, Any]] = {
     "noisy": {"aggregate": Noisy(), "buffers": "local",
               "participation": Participation(WORKERS, 5, 4, "average")},
     "from outside": {"participation": Participation(WORKERS, 4, 3, "average"), "solver": FedDyn()},
+    "personal": {"local": ["3.*"], "solver": FedProx(0.5, SGD(0.9))},
+    "personal, permuted": {"local": ["1.*", "3.bias"], "solver": SGD(0.9),
+                           "participation": Participation(WORKERS, 4, 3, "permute")},
+    "personal, averaged": {"local": ["1.*"], "solver": SOLVERS["adam"](), "bank": "cpu",
+                           "participation": Participation(WORKERS, 5, 4, "average")},
+    "personal, kept": {"local": ["0.*"], "participation": Participation(WORKERS, 4, 3, "none")},
+    "personal, some never": {"local": ["3.*"], "participation": Participation(WORKERS, 4)},
     **{f"buffers {name}": {"buffers": name} for name in ("every", "local", "recompute")},
 }  # fmt: skip
 ALL = {**SOLVERS, "feddyn": FedDyn}
@@ -86,6 +95,7 @@ def story(made: Simulation, until: int) -> dict[str, Any]:
     ]
     whole = [made.evaluate(task()), *made.evaluate_workers(task()), made.discrepancy()]
     whole.append(made.largest().tolist())
+    whole += made.evaluate_clients(task(), dirichlet(task()[1], WORKERS, 1, minimum=1))
     return {"told": told, "whole": whole, "state": made.state()}
 
 
@@ -124,7 +134,7 @@ def same_stories(processes: Ranks) -> dict[str, float]:
 def resumed(processes: Ranks) -> dict[str, float]:
     """How far a run that goes on, in as many processes or others, is from one without a stop."""
     found = {}
-    for name in ("kept", "late", "late and kept", "fedlama"):
+    for name in ("kept", "late", "late and kept", "fedlama", "personal, averaged"):
         whole = state(processes, name, STEPS)
         half = state(processes, name, 5)
         again = state(processes, name, STEPS, half if processes.rank == 0 else None)

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -12,6 +12,7 @@ from partavg.core.abilities import abilities, name_of
 from partavg.core.adapt import Adapt
 from partavg.core.aggregate import Aggregate, weighted_sum
 from partavg.core.layout import Layout
+from partavg.core.local_columns import LocalColumns, Sharing, sharing
 from partavg.core.pace import Pace
 from partavg.core.participation import Participation, Swap, swap_
 from partavg.core.partition import PARTITIONS, Partition, Span, partition_buffers
@@ -22,7 +23,9 @@ from partavg.core.workers import Workers
 from partavg.registry import mismatch
 
 Buffers = Literal["part", "every", "local", "recompute"]
-Weights = Literal["uniform", "samples"]
+WeightsPolicy = Literal["uniform", "samples"]
+Weights = WeightsPolicy | Sequence[float] | Tensor
+"""p_i by a policy, or a number per client; they need not sum to 1."""
 Bank = Literal["device", "cpu"]
 
 
@@ -30,8 +33,8 @@ Bank = Literal["device", "cpu"]
 class Planner:
     """Makes the plan of a schedule, also of those that follow the first."""
 
-    params: Layout
-    statistics: Layout
+    params: Sharing
+    statistics: Sharing
     partition: str | Partition
     buffers: str
     weights: Float[Tensor, "n"]
@@ -42,18 +45,22 @@ class Planner:
     rows: slice = field(default_factory=lambda: slice(None))
     swap: Swap = swap_
     aggregate: Aggregate = weighted_sum
+    counters: tuple[int, ...] = ()
 
     def __call__(self, schedule: Schedule) -> Plan:
         """A plan; a delay that does not fit a shorter interval is shortened."""
-        cut = self.partition
+        cut, params = self.partition, self.params
         if isinstance(cut, str):
             name = cut if schedule.parts > 1 else "whole"
-            cut = partition_of(self.params, name, schedule.parts, self.seed)
-        check_covers(cut, self.params)
+            cut = partition_of(params.shared, name, schedule.parts, self.seed)
+            check_covers(cut, params.shared)
+        else:
+            cut = of_shared(cut, params)
+        parts = tuple(map(params.among_all, cut.parts))
         return Plan(
             schedule,
-            cut,
-            self._buffer_parts(cut),
+            Partition(params.layout.size, parts, params.local_spans),
+            tuple(map(self.statistics.among_all, self._buffer_parts(cut))),
             self.weights,
             self.participation,
             self.pace,
@@ -62,15 +69,18 @@ class Planner:
             self.swap,
             self.aggregate,
             self.seed,
+            self.counters,
+            self.statistics.local_spans,
         )
 
     def _buffer_parts(self, partition: Partition) -> tuple[tuple[Span, ...], ...]:
+        """The shared columns of buffers that go with each part."""
         if self.buffers not in get_args(Buffers):
             known = ", ".join(get_args(Buffers))
             raise ValueError(f"buffers {self.buffers!r} is not known: use {known}")
         if self.buffers == "part":
-            return partition_buffers(partition, self.params, self.statistics).parts
-        size = self.statistics.size
+            return partition_buffers(partition, self.params.shared, self.statistics.shared).parts
+        size = self.statistics.shared.size
         everything = (Span(0, size),) if self.buffers == "every" and size else ()
         return (everything,) * len(partition.parts)
 
@@ -91,23 +101,70 @@ def partition_of(params: Layout, name: str, parts: int, seed: int) -> Partition:
     return cut
 
 
-def client_weights(policy: str, split: Sequence[Tensor]) -> Float[Tensor, "m"]:
-    """p_i of all clients."""
-    if policy not in get_args(Weights):
-        raise ValueError(f"weights {policy!r} is not known: use {' or '.join(get_args(Weights))}")
-    counts = torch.tensor([len(samples) for samples in split], dtype=torch.float64)
-    weights = counts if policy == "samples" else torch.ones_like(counts)
+def client_weights(policy: Any, split: Sequence[Tensor]) -> Float[Tensor, "m"]:
+    """p_i of all clients: by a policy, or in proportion to a number for each.
+
+    >>> client_weights([3, 1], [torch.arange(5), torch.arange(5)])
+    tensor([0.7500, 0.2500], dtype=torch.float64)
+    """
+    if isinstance(policy, str) and policy in get_args(WeightsPolicy):
+        counts = torch.tensor([len(samples) for samples in split], dtype=torch.float64)
+        weights = counts if policy == "samples" else torch.ones_like(counts)
+    else:
+        weights = _listed_weights(policy, len(split))
     return weights / weights.sum()
 
 
+def _listed_weights(given: Any, clients: int) -> Float[Tensor, "m"]:
+    """A number for each client, checked."""
+    known = " or ".join(get_args(WeightsPolicy))
+    if isinstance(given, str) or not hasattr(given, "__len__"):
+        raise ValueError(f"weights {given!r} is not known: use {known}, or a number per client")
+    try:
+        weights = torch.as_tensor(given).to("cpu", torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"weights {given!r} are no numbers: give one per client") from None
+    if weights.shape != (clients,):
+        raise ValueError(
+            f"weights of shape {list(weights.shape)} are not for {clients} clients: give a number "
+            f"for each"
+        )
+    wrong = ~(weights.isfinite() & (weights >= 0))
+    if wrong.any():
+        client = int(wrong.nonzero()[0])
+        raise ValueError(
+            f"the weight of client {client} is {float(weights[client])}: give numbers from 0"
+        )
+    if not weights.any():
+        raise ValueError("all weights are 0: give at least one client more")
+    return weights
+
+
+def check_drawn_weights(weights: Float[Tensor, "m"], participation: Participation | None) -> None:
+    """Raise a ValueError if all clients of a draw could weigh nothing."""
+    idle = int((weights == 0).sum())
+    if participation and idle >= participation.active:
+        raise ValueError(
+            f"{idle} clients have weight 0, so that none of {participation.active} active ones may "
+            f"count: give weights above 0 with participation"
+        )
+
+
 def kept(
-    participation: Participation, solver: Solver, workers: Workers, shared: Collection[str]
+    participation: Participation,
+    solver: Solver,
+    workers: Workers,
+    shared: Collection[str],
+    local: LocalColumns,
 ) -> tuple[str, ...]:
     """What clients keep for themselves when they are not active, never what all workers share."""
+    common = {f"memory.{name}" for name in shared}
+    rows = tuple(name for name in workers.row_names if name not in common)
     if participation.redistribution == "none":
-        common = {f"memory.{name}" for name in shared}
-        return tuple(name for name in workers.row_names if name not in common)
-    return tuple(f"memory.{name}" for name in abilities(solver).per_client)
+        return rows
+    own = tuple(f"memory.{name}" for name in abilities(solver).per_client)
+    some = tuple(f"local.{name}" for name in rows if name not in own and local.of(name))
+    return own + some + tuple(name for name in rows if name == "local_taken")
 
 
 def bank_device(name: str, device: torch.device) -> torch.device:
@@ -147,8 +204,20 @@ def check_needs(
         )
 
 
-def check_covers(cut: Partition, params: Layout) -> None:
-    """Raise a ValueError if a partition is of another model."""
+def what_is_shared(
+    local: Sequence[str], params: Layout, buffers: Layout, policy: str
+) -> tuple[Sharing, Sharing]:
+    """What of parameters and buffers is shared; a ValueError if statistics could not be made."""
+    if local and policy == "recompute":
+        raise ValueError(
+            f"buffers 'recompute' makes statistics for one model of all workers, and with local "
+            f"{list(local)} there is none: use part, every or local"
+        )
+    return sharing(local, params, buffers)
+
+
+def check_covers(cut: Partition, params: Layout, local: tuple[Span, ...] = ()) -> None:
+    """Raise a ValueError if a partition is of another model, or leaves out what is not local."""
     if not isinstance(cut, Partition):
         raise ValueError(
             f"partition {cut!r} is none: give a partavg.Partition, or the name of a function that "
@@ -159,6 +228,24 @@ def check_covers(cut: Partition, params: Layout) -> None:
             f"the partition has {cut.size} columns and the model {params.size}: cut the model "
             f"that is trained, for example by partavg.by_channel"
         )
+    if cut.local not in ((), local):
+        start, stop = next((span for span in cut.local if span not in local), cut.local[0])
+        raise ValueError(
+            f"the partition leaves out columns {start} to {stop}: name their parameters as local, "
+            f"or put them into a part"
+        )
+
+
+def of_shared(cut: Partition, params: Sharing) -> Partition:
+    """What a user's own partition makes of the shared columns: local ones belong to no part."""
+    check_covers(cut, params.layout, params.local_spans)
+    parts = tuple(map(params.among_shared, cut.parts))
+    if params.local and not all(parts):
+        raise ValueError(
+            f"part {parts.index(())} of the partition has nothing but local columns: cut the model "
+            f"so that each part has something to average"
+        )
+    return Partition(params.shared.size, parts)
 
 
 def check_recut(

@@ -40,7 +40,8 @@ class ProcessStates:
         def rows(tensor: Tensor) -> Tensor:
             return change(tensor, self.workers)
 
-        own = ("params", "buffers", "steps", "lr_sum", "taken")
+        own = ["params", "buffers", "steps", "lr_sum", "taken"]
+        own += ["local_taken"] if state.get("local_taken") is not None else []
         memory, bank, pending = state["memory"], state["bank"], state["pending"]
         return {
             **state,
@@ -52,6 +53,7 @@ class ProcessStates:
                     **message,
                     "sync": (*map(rows, message["sync"][:3]), message["sync"][3]),
                     "sent": [rows(sent) for sent in message["sent"]],
+                    **({"counted": rows(message["counted"])} if "counted" in message else {}),
                 }
                 for part, message in pending.items()
             },

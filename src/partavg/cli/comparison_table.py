@@ -15,7 +15,10 @@ def comparison_table(found: Sequence[Result]) -> Table:
     caption = f"{NOTE} {said.capitalize()}." if said else NOTE
     table = Table(box=box.SIMPLE_HEAD, caption=caption, caption_justify="left")
     table.add_column("scheme", no_wrap=True)
-    every = columns(summary for result in found for summary in result.summaries)
+    every = columns(
+        (summary for result in found for summary in result.summaries),
+        (metric for result in found for metric in result.metrics),
+    )
     shown = [column for column in every if any(result.values(column.key) for result in found)]
     for column in shown:
         table.add_column(column.heading.replace(" ", "\n"), justify="right")

@@ -13,7 +13,7 @@ from partavg.backends.rank_failure import RankLost
 from partavg.backends.ranks import Ranks, connect
 from partavg.budget import larger
 from partavg.cli import output
-from partavg.cli.resume import resuming_words
+from partavg.cli.resume import program, resuming_words
 from partavg.comparison import PlannedRun, resumed
 from partavg.config import Config
 from partavg.data.dataset import Dataset
@@ -67,13 +67,14 @@ class Job:
 
     def resuming(self, context: click.Context, out: Path) -> list[str]:
         """The command that goes on with what the one of the context does in `out`."""
-        words = resuming_words(context, out)
+        words, own = resuming_words(context, out), program(context)
         if self._store is None:
-            return ["partavg", *words]
+            return [*(["python", *own] if own else ["partavg"]), *words]
         machines = os.environ.get("GROUP_WORLD_SIZE", "1")
         each = os.environ.get("LOCAL_WORLD_SIZE", str(self.processes.size))
         several = ["--nnodes", machines] if machines != "1" else []
-        return ["torchrun", *several, "--nproc-per-node", each, "-m", "partavg", *words]
+        which = own or ["-m", "partavg"]
+        return ["torchrun", *several, "--nproc-per-node", each, *which, *words]
 
     @property
     def _restarted(self) -> bool:

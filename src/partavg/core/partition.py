@@ -4,7 +4,7 @@ import hashlib
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import prod
 from typing import NamedTuple
 
@@ -31,16 +31,19 @@ class Span(NamedTuple):
 class Partition:
     """Disjoint parts that together cover the columns 0 … size exactly once.
 
+    Columns that are `local` belong to no part: they are never averaged.
+
     >>> Partition(5, ((Span(0, 2),), (Span(2, 5),))).sizes
     (2, 3)
     """
 
     size: int
     parts: tuple[tuple[Span, ...], ...]
+    local: tuple[Span, ...] = ()
 
     def __post_init__(self) -> None:
         column = 0
-        for start, stop in sorted(span for part in self.parts for span in part):
+        for start, stop in sorted(chain(*self.parts, self.local)):
             if start != column or stop <= start:
                 raise ValueError(
                     f"the parts do not cover each column exactly once: "
@@ -56,8 +59,8 @@ class Partition:
         return tuple(sum(stop - start for start, stop in part) for part in self.parts)
 
     def owners(self) -> Int[Tensor, "d"]:
-        """The part that each column belongs to."""
-        owners = torch.empty(self.size, dtype=torch.long)
+        """The part that each column belongs to; of local columns as many as there are parts."""
+        owners = torch.full((self.size,), len(self.parts))
         for part, spans in enumerate(self.parts):
             for start, stop in spans:
                 owners[start:stop] = part
@@ -115,7 +118,7 @@ def by_channel(layout: Layout, parts: int, seed: int = 0) -> Partition:
             spans[part].append(Span(start, start + columns))
             filled[part] += columns
             start += columns
-    return Partition(layout.size, tuple(_merged(part) for part in spans))
+    return Partition(layout.size, tuple(merged(part) for part in spans))
 
 
 def by_layer(layout: Layout, parts: int, seed: int = 0) -> Partition:
@@ -134,7 +137,7 @@ def by_layer(layout: Layout, parts: int, seed: int = 0) -> Partition:
         smallest = min(range(parts), key=lambda part: (filled[part], part))
         spans[smallest] += layer
         filled[smallest] += _width(layer)
-    return Partition(layout.size, tuple(_merged(part) for part in spans))
+    return Partition(layout.size, tuple(merged(part) for part in spans))
 
 
 def blocks(layout: Layout, parts: int, seed: int = 0) -> Partition:
@@ -148,7 +151,7 @@ def blocks(layout: Layout, parts: int, seed: int = 0) -> Partition:
     cuts = [layout.size * block // count for block in range(count + 1)]
     dealt = [Span(*ends) for ends in pairwise(cuts)]
     random.Random(seed).shuffle(dealt)
-    return Partition(layout.size, tuple(_merged(dealt[part::parts]) for part in range(parts)))
+    return Partition(layout.size, tuple(merged(dealt[part::parts]) for part in range(parts)))
 
 
 PARTITIONS: Names[Callable[[Layout, int, int], Partition]] = Names(
@@ -184,7 +187,7 @@ def partition_buffers(partition: Partition, params: Layout, buffers: Layout) -> 
         width = size // max(1, count)
         for channel, part in enumerate(followed):
             spans[part].append(Span(start + channel * width, start + (channel + 1) * width))
-    return Partition(buffers.size, tuple(_merged(part) for part in spans))
+    return Partition(buffers.size, tuple(merged(part) for part in spans))
 
 
 def module_of(name: str) -> str:
@@ -210,7 +213,7 @@ def _width(spans: Iterable[Span]) -> int:
     return sum(stop - start for start, stop in spans)
 
 
-def _merged(spans: Iterable[Span]) -> tuple[Span, ...]:
+def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
     """Sort the spans, drop the empty ones and join those that touch."""
     merged: list[Span] = []
     for span in sorted(span for span in spans if span.stop > span.start):

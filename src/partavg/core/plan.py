@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from partavg.core.aggregate import Aggregate, weighted_sum
+from partavg.core.local_columns import LocalColumns
 from partavg.core.pace import Pace
 from partavg.core.participation import Participation, Swap, swap_
 from partavg.core.partition import Partition, Span
@@ -38,6 +39,10 @@ class Plan:
     """What becomes of the workers' messages."""
     seed: int = 0
     """From which an Aggregate draws."""
+    counters: tuple[int, ...] = ()
+    """Columns of the buffers that hold whole numbers, which count on while averages are late."""
+    local_buffers: tuple[Span, ...] = ()
+    """The columns of the buffers that belong to no part, see `Partition`."""
 
     def weights_at(self, step: int) -> Float[Tensor, "m"]:
         """p_i of the workers that train here at a step."""
@@ -57,6 +62,11 @@ class Plan:
             mask = mask[self.participation(step)]
         mask = mask[self.rows]
         return None if mask.all() else torch.from_numpy(mask)
+
+    @property
+    def local(self) -> LocalColumns:
+        """What is each worker's own, and never averaged."""
+        return LocalColumns(self.partition.local, self.local_buffers)
 
     @property
     def active_fraction(self) -> float:

@@ -8,8 +8,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from partavg.core.abilities import StepWeight
 from partavg.core.average import Slices, Views
 from partavg.core.layout import Layout
+from partavg.core.local_columns import NOTHING_LOCAL, LocalColumns, joined, put_back_
 from partavg.core.participation import Swap
 from partavg.core.partition import Span
 from partavg.core.solver import Solver, State, Sync
@@ -26,7 +28,7 @@ class Workers:
     steps: Float[Tensor, "m p"]
     """Local steps of each worker since each part was last averaged."""
     lr_sum: Float[Tensor, "m p"]
-    """Sum of the learning rates of those steps."""
+    """Sum of the learning rates of those steps, see `Sync`."""
     taken: Float[Tensor, "m 1"]
     """Local steps of each worker since the start."""
     step: int = 0
@@ -41,6 +43,9 @@ class Workers:
     """What an adaptive interval remembers, see `Adapt`."""
     common: Float[Tensor, "d"] | None = None
     """Each part as all workers last had it in common, where an Aggregate wants to know."""
+    local_taken: Float[Tensor, "m 1"] | None = None
+    """Local steps of each worker's local columns since the start, where these go another way than
+    its model: to their client."""
 
     @classmethod
     def start(
@@ -70,25 +75,51 @@ class Workers:
         counts = self.steps[:, clock].clone(), self.lr_sum[:, clock].clone(), self.taken.clone()
         return Sync(*counts, active_fraction)
 
+    def count_(
+        self, lr: float, moves: Float[Tensor, "m 1"] | int = 1, weigh: StepWeight | None = None
+    ) -> None:
+        """Count a local step, `taken` already, of those workers that move."""
+        self.steps += moves
+        self.lr_sum += lr * moves * (weigh(self.steps, self.taken) if weigh else 1)
+
     def recut(self, parts: int) -> None:
         """Begin to count for other parts, all of them just averaged."""
         self.steps = self.steps.new_zeros(len(self.params), parts)
         self.lr_sum = torch.zeros_like(self.steps)
 
-    def keep(self, clients: int, names: Sequence[str], device: torch.device) -> None:
-        """Keep a row of each of these for every client; all start as the first row does."""
-        self.bank = {
-            name: rows[:1].to(device).repeat(clients, 1)
-            for name, rows in self._rows()
-            if name in names
-        }
+    def keep(
+        self,
+        clients: int,
+        names: Sequence[str],
+        device: torch.device,
+        local: LocalColumns = NOTHING_LOCAL,
+    ) -> None:
+        """Keep a row of each of these for every client; all start as the first row does.
 
-    def swap_(self, swap: Swap, leaving: Int[Tensor, "a"], coming: Int[Tensor, "a"]) -> None:
+        Of "local.params" and the like only the local columns are kept.
+        """
+        whole = dict(self._rows())
+        some = {f"local.{name}": joined(rows[:1], local.of(name)) for name, rows in whole.items()}
+        first = {**whole, **some}
+        self.bank = {name: first[name][:1].to(device).repeat(clients, 1) for name in names}
+
+    def swap_(
+        self,
+        swap: Swap,
+        leaving: Int[Tensor, "a"],
+        coming: Int[Tensor, "a"],
+        local: LocalColumns = NOTHING_LOCAL,
+    ) -> None:
         """Put what leaving clients keep into the bank, take out what the coming ones kept."""
         for name, rows in self._rows():
             if name in self.bank:
                 kept = self.bank[name]
                 swap(rows, kept, leaving.to(kept.device), coming.to(kept.device))
+            if f"local.{name}" in self.bank:
+                kept, spans = self.bank[f"local.{name}"], local.of(name)
+                own = joined(rows, spans)
+                swap(own, kept, leaving.to(kept.device), coming.to(kept.device))
+                put_back_(rows, spans, own)
 
     def state(self) -> dict[str, Any]:
         """All of it, to save; what is on its way is waited for."""
@@ -98,7 +129,8 @@ class Workers:
 
     def load_(self, saved: dict[str, Any]) -> None:
         """Take back what `state` gave, on any device; memory that fits is used again."""
-        for name, value in {"common": None, **saved}.items():  # 0.1 did not know of it
+        unknown_to_old = {"common": None, "local_taken": None}
+        for name, value in {**unknown_to_old, **saved}.items():
             setattr(self, name, self._loaded(getattr(self, name), value))
 
     def _loaded(self, own: Any, saved: Any) -> Any:
@@ -121,6 +153,8 @@ class Workers:
     def _rows(self) -> Iterator[tuple[str, Tensor]]:
         for name in ("params", "buffers", "steps", "lr_sum", "taken"):
             yield name, getattr(self, name)
+        if self.local_taken is not None:
+            yield "local_taken", self.local_taken
         for name, tensor in self.memory.items():
             if len(tensor) == len(self.params):
                 yield f"memory.{name}", tensor

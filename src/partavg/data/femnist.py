@@ -39,6 +39,7 @@ def load(root: Path, *, fraction: float = 1.0, seed: int = 0) -> Dataset:
         test=Samples(stored["test_images"], stored["test_labels"]),
         classes=CLASSES,
         writers=writers,
+        test_writers=stored.get("test_writers"),  # a cache of 0.2 has none
     )
 
 
@@ -57,7 +58,8 @@ def _draw(
 
 
 def _read(root: Path) -> Tensors:
-    tensors = {}
+    tensors: Tensors = {}
+    writers_of: dict[str, list[str]] = {}
     for part in ("train", "test"):
         images, labels, names = [], [], []
         for path in sorted((root / "femnist" / part).glob("*.json")):
@@ -69,11 +71,20 @@ def _read(root: Path) -> Tensors:
             raise ValueError(f"{root / 'femnist' / part} holds no images: {SOURCE.by_hand}")
         tensors[f"{part}_images"] = torch.from_numpy(np.concatenate(images)).view(-1, 1, 28, 28)
         tensors[f"{part}_labels"] = torch.from_numpy(np.concatenate(labels))
-        if part == "train":
-            known, writers = np.unique(names, return_inverse=True)
-            tensors["train_writers"] = torch.from_numpy(writers)
-            tensors["names"] = torch.tensor(list("\n".join(known).encode()), dtype=torch.uint8)
+        writers_of[part] = names
+    known, tensors["train_writers"] = _numbered(writers_of["train"])
+    tensors["names"] = torch.tensor(list("\n".join(known).encode()), dtype=torch.uint8)
+    # Those who wrote no training image have numbers of their own, behind the others.
+    everybody = dict.fromkeys([*known, *writers_of["test"]])
+    number = {name: place for place, name in enumerate(everybody)}
+    tensors["test_writers"] = torch.tensor([number[name] for name in writers_of["test"]])
     return tensors
+
+
+def _numbered(names: list[str]) -> tuple[list[str], Int[Tensor, "_"]]:
+    """The names, each once, and the number of each writer."""
+    known, writers = np.unique(names, return_inverse=True)
+    return known.tolist(), torch.from_numpy(writers)
 
 
 def _writers(path: Path) -> Iterator[tuple[str, NDArray[np.uint8], NDArray[np.int64]]]:

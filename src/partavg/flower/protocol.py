@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from partavg.core.abilities import described
-from partavg.core.average import alone, collect, deliver_
-from partavg.core.partition import Span
+from partavg.core.average import accumulating, alone, collect, deliver_
+from partavg.core.partition import Span, merged
 from partavg.core.plan import Plan
 from partavg.core.solver import Solver
-from partavg.core.trial import message_length, sends_parameters, shared_names
+from partavg.core.trial import MessageLength, message_length, sends_parameters, shared_names
 from partavg.core.workers import Workers
 from partavg.engines.model import RowModel
 from partavg.flower.messages import Order
@@ -47,7 +47,8 @@ class Agreement:
         layouts = (self.model.params, self.model.buffers)
         plan = (self.plan.schedule, self.plan.partition.digest(), self.plan.buffer_parts)
         agreed = f"({layouts!r}, {str(self.model.dtype)!r}, {plan!r}, {described(self.solver)})"
-        return hashlib.sha256(agreed.encode()).hexdigest()[:32]
+        counted = self.model.whole_numbers().cpu().numpy().tobytes()
+        return hashlib.sha256(agreed.encode() + counted).hexdigest()[:32]
 
     def sections(self, about: str, part: int) -> list[Section]:
         """A message about a "part", or about the "rest" that was not averaged along with it."""
@@ -83,22 +84,27 @@ class Agreement:
         return sum(sum(self.section_lengths(section)) for section in self.sections(about, part))
 
     def section_lengths(self, section: Section) -> list[int]:
-        """How many numbers each span of a section takes, then each of its buffers."""
-        each, beside = self._numbers_per_column
+        """How many numbers each span of a section takes, what is told once, each of its buffers."""
+        each, beside, once = self._lengths
         spans = [each * (b - a) + beside for a, b in self.plan.partition.parts[section.part]]
-        return spans + [b - a for a, b in section.buffers]
+        return spans + [once] * bool(once) + [b - a for a, b in section.buffers]
 
     def snapshot_length(self, part: int | None = None) -> int:
         """How many numbers a snapshot has: of a part, or of all."""
         if part is None:
-            return self.model_length + len(self.shared) * self.model.params.size
+            return self.model_length + len(self.shared) * _width(self.param_spans)
         columns = self.plan.partition.sizes[part]
         return columns * (1 + len(self.shared)) + _width(self.plan.buffer_parts[part])
 
     @property
     def model_length(self) -> int:
         """How many numbers a model has, with all that is ever averaged."""
-        return self.model.params.size + _width(self.buffer_spans)
+        return _width(self.param_spans) + _width(self.buffer_spans)
+
+    @cached_property
+    def param_spans(self) -> tuple[Span, ...]:
+        """All columns of parameters that are ever averaged; what is local never leaves a client."""
+        return merged(chain(*self.plan.partition.parts))
 
     @cached_property
     def buffer_spans(self) -> tuple[Span, ...]:
@@ -112,6 +118,11 @@ class Agreement:
             places[span] = range(at, at := at + span.stop - span.start)
         return [column for span in self.plan.buffer_parts[part] for column in places[span]]
 
+    def param_columns(self, part: int) -> Tensor:
+        """Where the parameters of a part lie in a whole model."""
+        places = (self.plan.partition.owners() < len(self.plan.partition.parts)).cumsum(0) - 1
+        return torch.cat([places[start:stop] for start, stop in self.plan.partition.parts[part]])
+
     @cached_property
     def shared(self) -> tuple[str, ...]:
         """The solver's memory that is the same on all workers; a row per worker is the client's."""
@@ -123,7 +134,7 @@ class Agreement:
         return sends_parameters(self.solver)
 
     @cached_property
-    def _numbers_per_column(self) -> tuple[int, int]:
+    def _lengths(self) -> MessageLength:
         return message_length(self.solver)
 
 
@@ -153,7 +164,7 @@ def decode_(
 
 def snapshot(workers: Workers, agreement: Agreement, part: int | None = None) -> Tensor:
     """What all workers have in common, or had when it was last averaged: of a part, or of all."""
-    return _joined(_common(workers, agreement, part))
+    return _joined(_common(workers, agreement, part), agreement.model.dtype)
 
 
 def restore_(workers: Workers, agreement: Agreement, flat: Tensor, part: int | None = None) -> None:
@@ -164,8 +175,8 @@ def restore_(workers: Workers, agreement: Agreement, flat: Tensor, part: int | N
 
 
 def whole_model(workers: Workers, agreement: Agreement) -> Tensor:
-    """All parameters, and the buffers that are ever averaged: how a snapshot of all begins."""
-    return _joined(_model(workers, agreement))
+    """All parameters and buffers that are ever averaged: how a snapshot of all begins."""
+    return _joined(_model(workers, agreement), agreement.model.dtype)
 
 
 def set_model_(workers: Workers, agreement: Agreement, flat: Tensor) -> None:
@@ -188,16 +199,15 @@ def _encoded(workers: Workers, agreement: Agreement, section: Section) -> Tensor
         spans,
         solver=agreement.solver,
         sync=workers.sync(section.part),
-        weights=workers.params.new_ones(1),
+        weights=workers.params.new_ones(1, dtype=accumulating(workers.params.dtype)),
         reduce=alone,
     )
-    return message()
+    return message().to(workers.params.dtype)
 
 
 def _common(workers: Workers, agreement: Agreement, part: int | None) -> list[Tensor]:
     if part is None:
-        columns = _model(workers, agreement)
-        spans: tuple[Span, ...] = (Span(0, workers.params.shape[1]),)
+        columns, spans = _model(workers, agreement), agreement.param_spans
     else:
         spans = agreement.plan.partition.parts[part]
         columns = [*chain(*workers.columns(spans, agreement.plan.buffer_parts[part]))]
@@ -205,11 +215,11 @@ def _common(workers: Workers, agreement: Agreement, part: int | None) -> list[Te
 
 
 def _model(workers: Workers, agreement: Agreement) -> list[Tensor]:
-    return [workers.params, *(workers.buffers[:, a:b] for a, b in agreement.buffer_spans)]
+    return [*chain(*workers.columns(agreement.param_spans, agreement.buffer_spans))]
 
 
-def _joined(views: Sequence[Tensor]) -> Tensor:
-    return torch.cat([view.reshape(-1) for view in views])
+def _joined(views: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    return torch.cat([view.reshape(-1).to(dtype) for view in views])
 
 
 def _fill_(views: Sequence[Tensor], flat: Tensor) -> None:

@@ -1,6 +1,6 @@
 """The moments of a run at which something is measured."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -10,9 +10,9 @@ from torch import Tensor
 from partavg.backends.simulate import Simulation
 from partavg.config import Metrics
 from partavg.core.loop import Record
+from partavg.data.samples import Samples
 from partavg.evaluation import Evaluation
-
-Samples = tuple[Tensor, Tensor]
+from partavg.scores.score import Score
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,15 @@ class Moment:
     """The last step of the run."""
     train: Samples | None = None
     test: Samples | None = None
+    test_split: Sequence[Tensor] | None = None
+    """The test samples of each client, where clients are measured."""
     taken: Record | None = None
     seconds: float = 0.0
     """How long the run took, known at its end."""
     timings: Mapping[str, float] = field(default_factory=dict)
     """Seconds in each phase so far, where they are taken."""
+    scores: Sequence[Score] = ()
+    """What is measured on the test set beside the loss, and accuracy where there are classes."""
 
     @property
     def step(self) -> int:
@@ -55,9 +59,21 @@ class Moment:
 
     @cached_property
     def evaluates(self) -> bool:
-        """Whether the averaged model is evaluated after this step."""
+        """Whether models are evaluated on the test set after this step."""
         wanted = self.step == self.steps or self.due(self.options.evaluate_every)
         return wanted and self.test is not None
+
+    @cached_property
+    def evaluates_average(self) -> bool:
+        """Whether the averaged model is: with local parameters nobody has it."""
+        return self.evaluates and not self.simulation.local
+
+    @cached_property
+    def evaluates_clients(self) -> bool:
+        """Whether the clients' own models are evaluated after this step."""
+        every = self.options.clients_every or 0
+        wanted = every > 0 and (self.step == self.steps or self.due(every))
+        return wanted and self.test_split is not None
 
     @cached_property
     def loss(self) -> Tensor:
@@ -72,7 +88,7 @@ class Moment:
     @cached_property
     def on_test(self) -> Evaluation:
         """The averaged model on the test set."""
-        return self.simulation.evaluate(_known(self.test, "test"))
+        return self.simulation.evaluate(_known(self.test, "test"), self.scores)
 
     @cached_property
     def on_train(self) -> Evaluation:
@@ -80,21 +96,29 @@ class Moment:
         return self.simulation.evaluate(_known(self.train, "train"))
 
     @cached_property
+    def on_clients(self) -> list[Evaluation]:
+        """Each client's own model on its own test samples; clients without any are left out."""
+        assert self.test_split is not None
+        found = self.simulation.evaluate_clients(_known(self.test, "test"), self.test_split)
+        return [each for each in found if each is not None]
+
+    @cached_property
     def local_accuracies(self) -> list[float]:
         """Of the workers' models on the test set; of the first only, if no other is asked for."""
         most = None if set(self.options.local_accuracy) - {"first"} else 1
-        found = self.simulation.evaluate_workers(_known(self.test, "test"), most)
-        return [evaluation.accuracy or 0.0 for evaluation in found]
+        scores = [score for score in self.scores if score.key == "accuracy"]
+        found = self.simulation.evaluate_workers(_known(self.test, "test"), most, scores)
+        return [one.accuracy for one in found if one.accuracy is not None]
 
     @cached_property
     def round_samples(self) -> Samples:
         """Training samples for the losses at the end of a round, at equal distances."""
-        inputs, targets = _known(self.train, "train")
+        samples = _known(self.train, "train")
         most = self.options.round_losses_samples
-        if not 0 < most < len(inputs):
-            return inputs, targets
-        some = torch.arange(most, device=inputs.device) * len(inputs) // most
-        return inputs[some], targets[some]
+        if not 0 < most < samples.size:
+            return samples
+        device = samples.tensors[0].device
+        return samples.some(torch.arange(most, device=device) * samples.size // most)
 
 
 def due(step: int, every: int) -> bool:

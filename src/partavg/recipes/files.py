@@ -25,11 +25,19 @@ class Paper:
     note: str = ""
 
 
+RECIPE = "recipe.toml"
+"""The recipe of a folder."""
+
+
 def find(name: str | Path) -> Path:
-    """The file of a recipe: any file, or that of a name."""
+    """The file of a recipe: any file, that of a folder, or that of a name."""
     path = Path(name)
     if path.is_file() or path.suffix == ".toml":
         return path
+    if (path / RECIPE).is_file():
+        return path / RECIPE
+    if path.is_dir() and str(name) not in names():
+        raise ValueError(f"{path} is a folder without a {RECIPE}: `partavg new {path}` writes one")
     check_name("recipe", str(name), names(), "`partavg recipes` lists them, or name a file")
     return ROOT / f"{name}.toml"
 

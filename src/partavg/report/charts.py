@@ -63,7 +63,7 @@ def charts(groups: Sequence[Group]) -> list[Chart]:
     after = {"accuracy": [_over_bytes(groups)], "discrepancy": [_rounds(groups), _locals(groups)]}
     found = [
         chart
-        for metric in presented()
+        for metric in presented(metric for group in groups for metric in group.metrics)
         if metric.chart != "none"
         for chart in (
             *before.get(metric.key, ()),

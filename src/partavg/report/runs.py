@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from partavg.comparison import SCHEMES, Result, StartedRun
 from partavg.folder import RunFolder
-from partavg.metrics.metric import Row
-from partavg.metrics.table import METRICS
+from partavg.metrics.metric import Metric, Row, distinct
+from partavg.metrics.table import presented
 
 Numbers = NDArray[np.float64]
 
@@ -45,6 +45,8 @@ class ShownRun:
     split: list[list[int]] | None
     step: int
     """The last step it took."""
+    metrics: tuple[Metric, ...] = ()
+    """Those that it was asked for beside the usual ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +61,20 @@ class Group:
         """The summaries of those that are finished."""
         ended = {place: run for place, run in enumerate(self.runs) if run.summary}
         seeds = tuple(run.settings.get("training.seed", place) for place, run in ended.items())
-        return Result(self.name, tuple(run.summary or {} for run in ended.values()), seeds)
+        summaries = tuple(run.summary or {} for run in ended.values())
+        return Result(self.name, summaries, seeds, self.metrics)
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """Those that the runs were asked for beside the usual ones."""
+        return tuple(distinct(metric for run in self.runs for metric in run.metrics))
 
     @property
     def shown(self) -> Result:
         """The same or, as long as none is finished, what all have so far."""
         if self.result.summaries:
             return self.result
-        return Result(self.name, tuple(_so_far(run.series) for run in self.runs))
+        return Result(self.name, tuple(map(_so_far, self.runs)), metrics=self.metrics)
 
     @property
     def status(self) -> str:
@@ -164,16 +172,17 @@ def load(path: Path, name: str, group: str) -> ShownRun:
         series,
         summary,
         folder.split(),
-        max(steps, default=int(summary.get("steps", 0)) if summary else 0),
+        max(steps, default=int(summary.get("steps") or 0) if summary else 0),
+        tuple(folder.metrics()),
     )
 
 
-def _so_far(series: dict[str, Series]) -> Row:
+def _so_far(run: ShownRun) -> Row:
     """What a summary would say of a run that is not finished."""
     found: Row = {}
-    for key, one in series.items():
-        if key in METRICS:
-            found |= METRICS[key].summarized(one.values.tolist())
+    for metric in presented(run.metrics):
+        if metric.key in run.series:
+            found |= metric.summarized(run.series[metric.key].values.tolist())
     return found
 
 

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 
@@ -25,6 +25,7 @@ from partavg.backends.rank_failure import RollCall
 from partavg.core.abilities import abilities, described, name_of
 from partavg.core.adapt import Adapt
 from partavg.core.aggregate import Aggregate, weighted_sum
+from partavg.core.local_columns import Sharing, matches, sharing
 from partavg.core.partition import Partition
 from partavg.core.plan import Plan, check_delay
 from partavg.core.schedule import Schedule
@@ -45,6 +46,7 @@ def attach(
     delay: int = 0,
     wire: str = "full",
     buffers: str = "part",
+    local: Sequence[str] = (),
     weight: float = 1.0,
     solver: Solver | None = None,
     adapt: Adapt | None = None,
@@ -58,12 +60,13 @@ def attach(
     All ranks start from the first one's model. In `interval` steps each of `parts` is averaged
     once; by default there are as many parts as steps, with 1 it is periodic averaging. `delay` lets
     that many steps pass while an average is on its way, `wire` rounds messages to "bf16" or "int8".
-    Float `buffers` are averaged with their "part", at "every" averaging, or stay "local". Ranks
-    count by `weight`. A `solver` goes on top of the optimizer, `adapt` changes the interval,
-    `aggregate` is what becomes of the ranks' messages instead of their weighted sum. A mesh
-    as `group` is machines × ranks of a machine: inside a machine all is averaged after every step.
-    With torchft's `manager`, replicas may come and go instead. Without an optimizer, call `step`
-    after each of your steps.
+    Float `buffers` are averaged with their "part", at "every" averaging, or stay "local". `local`
+    are patterns of names, like "head.*", of parameters and buffers that are never averaged: each
+    rank begins and goes on with its own. Ranks count by `weight`. A `solver` goes on top of the
+    optimizer, `adapt` changes the interval, `aggregate` is what becomes of the ranks' messages
+    instead of their weighted sum. A mesh as `group` is machines × ranks of a machine: inside a
+    machine all is averaged after every step. With torchft's `manager`, replicas may come and go
+    instead. Without an optimizer, call `step` after each of your steps.
 
     >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     >>> model = nn.Linear(2, 1)
@@ -89,7 +92,10 @@ def attach(
         )
         check_delay(delay, schedule, buffers)
         row = ModuleRow.of(model, (adapt.first(schedule) if adapt else schedule).parts)
-        planner = _Planner(row, partition, buffers, delay, seed, aggregate)
+        layouts = row.param_columns.layout, row.buffer_columns.layout
+        shared = sharing(local, *layouts)
+        row.local = shared[0].local
+        planner = _Planner(row, shared, partition, buffers, delay, seed, aggregate)
         facts: dict[str, object] = {
             "torch": torch.__version__,
             "partavg": version("partavg"),
@@ -98,6 +104,7 @@ def attach(
             "delay": delay,
             "shuffle": schedule.shuffle,
             "buffers": buffers,
+            "local": ", ".join(local),
             "wire": wire,
             "solver": described(own),
             "adapt": adapt,
@@ -117,7 +124,8 @@ def attach(
     else:
         own_weight = weight / _sum(weight, groups)
         collective, inside = _collectives(groups, group, wire, own_weight)
-    _start_alike(model, groups)
+    own_tensors = {name for some in shared for name in some.local}
+    _start_alike(model, groups, lambda name: name in own_tensors or matches(name, local))
     row.start_memory_(own)
     if aggregate is not weighted_sum:
         row.remember_start_()
@@ -131,6 +139,7 @@ class _Planner:
     """Makes plans whose spans each lie within one tensor of the model."""
 
     row: ModuleRow
+    sharing: tuple[Sharing, Sharing]
     partition: str | Partition
     buffers: str
     delay: int
@@ -142,8 +151,7 @@ class _Planner:
     def __call__(self, schedule: Schedule) -> Plan:
         params, buffers = self.row.param_columns, self.row.buffer_columns
         plan = Planner(
-            params.layout,
-            buffers.layout,
+            *self.sharing,
             self.partition,
             self.buffers,
             self.row.params.new_full((1,), self.weight),
@@ -151,10 +159,13 @@ class _Planner:
             seed=self.seed,
             aggregate=self.aggregate,
         )(schedule)
+        cut = plan.partition
+        parts = tuple(map(params.cut, cut.parts))
         return replace(
             plan,
-            partition=Partition(plan.partition.size, tuple(map(params.cut, plan.partition.parts))),
+            partition=Partition(cut.size, parts, params.cut(cut.local)),
             buffer_parts=tuple(map(buffers.cut, plan.buffer_parts)),
+            local_buffers=buffers.cut(plan.local_buffers),
         )
 
 
@@ -259,11 +270,14 @@ def _collectives(
 
 
 @torch.no_grad()
-def _start_alike(model: nn.Module, groups: Sequence[dist.ProcessGroup]) -> None:
-    """Give all ranks the model of the first."""
-    for group in groups:
+def _start_alike(
+    model: nn.Module, groups: Sequence[dist.ProcessGroup], is_local: Callable[[str], bool]
+) -> None:
+    """Give all ranks the model of the first, but for what is local to a rank, or to a machine."""
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    for group, inside in zip(groups, (False, True), strict=False):
         source = dist.get_global_rank(group, 0)
-        for tensor in [*model.parameters(), *model.buffers()]:
+        for tensor in [t for name, t in tensors.items() if inside or not is_local(name)]:
             whole = tensor.detach().contiguous()
             dist.broadcast(whole, source, group=group)
             if whole.data_ptr() != tensor.data_ptr():

@@ -17,15 +17,14 @@ from partavg.backends.distributed.module_row import ModuleRow
 from partavg.backends.distributed.on_optimizer import (
     correct_gradients_,
     correct_parameters_,
-    only_averaging,
     rate_of,
 )
 from partavg.backends.rank_failure import RollCall
-from partavg.core.abilities import abilities
+from partavg.core.abilities import abilities, step_weight
 from partavg.core.average import collect, deliver_, reduced
 from partavg.core.exchange import arrive_, average_, send, settle_
 from partavg.core.mean import Mean
-from partavg.core.partition import Partition
+from partavg.core.partition import Partition, Span
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
 
@@ -54,7 +53,7 @@ class Averager:
             inside,
             rolls,
         )
-        self._abilities = abilities(solver)
+        self._abilities, self._weigh = abilities(solver), step_weight(solver)
         self._loss: Tensor | None = None
         current.prepare_(row)
         self._hooks: list[RemovableHandle] = []
@@ -98,8 +97,7 @@ class Averager:
             correct_parameters_(row, self._solver, rate)
         row.step += 1
         row.taken += 1
-        row.steps += 1
-        row.lr_sum += rate
+        row.count_(rate, weigh=self._weigh)
         with self._talking():
             self._average_inside()
             self._average_due()
@@ -113,15 +111,9 @@ class Averager:
     def consensus(self) -> None:
         """Give all ranks the averaged model u; all must call it after the same step."""
         with self._talking(leaving=True):
-            arrive_(self._row, self._current.plan, self._solver, at_once=True)
             self._meet()
-            settle_(
-                self._row,
-                self._current.plan,
-                only_averaging(self._solver),
-                self._collective,
-                all_parts=self._abilities.keeps_apart,
-            )
+            plan = self._current.plan
+            settle_(self._row, plan, self._solver, self._collective, plainly=True)
 
     def detach(self) -> None:
         """Let the optimizer be as it was."""
@@ -197,9 +189,9 @@ class Averager:
         """Send what the next step would, to no effect: a rank that trains on hears of it."""
         if not self._collective.trailers:
             return
-        if self._inside:
-            self._mean_inside(0)  # the ranks of a machine are the same already
         plan = self._current.plan
+        if self._inside:  # the ranks of a machine are the same already
+            self._mean_inside(plan.partition.parts[0], plan.buffer_parts[0])
         part = next(part for step in count(self._row.step + 1) for part in plan.schedule(step))
         sync, buffers = self._row.sync(part, plan.active_fraction), plan.buffer_parts[part]
         arriving, _ = send(
@@ -217,17 +209,19 @@ class Averager:
     def _average_inside(self) -> None:
         """Give all ranks of the machine the same model."""
         if self._inside:
+            plan = self._current.plan
             for part in range(self.schedule.parts):
-                self._mean_inside(part)
+                self._mean_inside(plan.partition.parts[part], plan.buffer_parts[part])
+            if any(plan.local):  # a machine's own: its ranks are one worker
+                self._mean_inside(*plan.local)
             for trailer in self._collective.trailers:
                 trailer.blame = self._inside.trailer.blame
 
-    def _mean_inside(self, part: int) -> None:
+    def _mean_inside(self, spans: Sequence[Span], buffers: Sequence[Span]) -> None:
         assert self._inside
-        plan, plain, sync = self._current.plan, Mean(), self._row.sync(part)
-        spans = plan.partition.parts[part]
-        columns = self._row.columns(spans, plan.buffer_parts[part])
-        weights = torch.full_like(plan.weights, 1 / self._inside.group.size())
+        plain, sync = Mean(), self._row.sync(0)
+        columns = self._row.columns(spans, buffers)
+        weights = torch.full_like(self._current.plan.weights, 1 / self._inside.group.size())
         arriving, lengths = collect(
             *columns, {}, spans, solver=plain, sync=sync, weights=weights, reduce=self._inside
         )

@@ -58,6 +58,8 @@ class ModuleRow(Workers):
     trainable: list[nn.Parameter] = field(kw_only=True)
     param_columns: Columns = field(kw_only=True)
     buffer_columns: Columns = field(kw_only=True)
+    local: frozenset[str] = field(default=frozenset(), kw_only=True)
+    """The names of parameters that are this worker's own."""
 
     @classmethod
     def of(cls, module: nn.Module, parts: int) -> "ModuleRow":
@@ -91,11 +93,11 @@ class ModuleRow(Workers):
         """Keep the start, which all ranks have in common, for an Aggregate."""
         self.common = self.param_columns.flatten(self.params.dtype)[0]
 
-    def parameters(self) -> list[tuple[nn.Parameter, Span]]:
-        """The parameters and their columns."""
+    def shared_parameters(self) -> list[tuple[nn.Parameter, Span]]:
+        """The parameters that are shared, and their columns."""
         layout = self.param_columns.layout
-        ends = zip(layout.starts, layout.sizes, strict=True)
-        return [(p, Span(a, a + n)) for p, (a, n) in zip(self.trainable, ends, strict=True)]
+        known = zip(self.trainable, layout.names, layout.starts, layout.sizes, strict=True)
+        return [(p, Span(a, a + n)) for p, name, a, n in known if name not in self.local]
 
     def columns(self, spans: Sequence[Span], buffer_spans: Sequence[Span]) -> tuple[Views, Views]:
         """Views into the module."""

@@ -42,8 +42,9 @@ def compare(
 ) -> None:
     """Train the same task from the same start under several averaging schemes.
 
-    RECIPE is a file, or a name that `partavg recipes` lists. Without it the demo is run: 64 workers
-    with uneven shares of a subset of Fashion-MNIST that comes with the package.
+    RECIPE is a file, a folder with a recipe.toml, or a name that `partavg recipes` lists. Without
+    it the demo is run: 64 workers with uneven shares of a subset of Fashion-MNIST that comes with
+    the package.
     """
     from partavg import comparison as comparing
     from partavg import recipe as recipes

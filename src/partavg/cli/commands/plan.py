@@ -15,7 +15,10 @@ Examples:
 
 
 @click.command(epilog=EXAMPLES)
-@click.option("--model", help="The name of a well-known model, as in torchvision, or of ours.")
+@click.option(
+    "--model",
+    help="A well-known model, as in torchvision, one of ours, or your own file.py:name.",
+)
 @click.option("--parameters", type=int, help="How many parameters any other model has.")
 @click.option("--step-ms", type=float, required=True, help="Milliseconds of a step by itself.")
 @click.option("--bandwidth", required=True, metavar="SPEED", help="Of each link: 100Mbit, 1GB.")
@@ -101,6 +104,7 @@ def plan(
 def _size(model: str | None, parameters: int | None) -> int:
     """How many parameters: counted by the user, or known."""
     from partavg.cost import PARAMETERS
+    from partavg.own_code import is_own
     from partavg.registry import check_name
 
     if (model is None) == (parameters is None):
@@ -108,8 +112,29 @@ def _size(model: str | None, parameters: int | None) -> int:
     if parameters is not None:
         return parameters
     assert model is not None
+    if is_own(model):
+        return _counted(model)
     check_name("--model", model, PARAMETERS, "count its parameters and give --parameters")
     return PARAMETERS[model]
+
+
+def _counted(name: str) -> int:
+    """The trainable parameters of a model of the user's own, with its options as they are."""
+    import torch
+
+    from partavg.config import create
+    from partavg.config_toml import parse
+    from partavg.models import MODELS
+    from partavg.registry import fitting
+
+    offered = {"shape": None, "classes": None}
+    if fitting(MODELS.find(name, "--model"), offered) != ((), {}):
+        raise ValueError(
+            f"--model = {name!r} depends on the data: count its parameters and give --parameters"
+        )
+    with torch.device("meta"):  # numbers of no size
+        model = create("model", parse({"model": {"name": name}}).model, *offered.values())
+    return sum(tensor.numel() for tensor in model.parameters() if tensor.requires_grad)
 
 
 def _steps(samples: int, batch: int, workers: int) -> int:

@@ -58,7 +58,7 @@ def split(
     from partavg.comparison import caveat
     from partavg.config import create
     from partavg.data.root import root
-    from partavg.data.split import save
+    from partavg.data.saved_split import save
     from partavg.folder import write_text
     from partavg.report.bars import bars
 
@@ -68,8 +68,10 @@ def split(
         config = recipes.load(recipe, overrides).config()
         samples = build.scaled(config, create("data", config.data, root(data)))
         owned = build.split(config, samples)
-        targets = samples.train.targets
-        counts = torch.stack([targets[s].bincount(minlength=samples.classes) for s in owned])
+        labels, classes = samples.train.labels, samples.classes or 1
+        if labels is None or not samples.classes:
+            labels = torch.zeros(samples.train.size, dtype=torch.long)  # all of one kind
+        counts = torch.stack([labels[own].bincount(minlength=classes) for own in owned])
         click.echo(_picture(counts.tolist()))
         if config.training.scale != 1:
             click.echo(caveat([{"scale": config.training.scale}]).capitalize())
