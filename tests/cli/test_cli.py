@@ -211,7 +211,7 @@ def test_bars_in_a_terminal(recipe: Path, tmp_path: Path) -> None:
     text = seen.decode()
     assert "━" in text
     assert "12/12" in text
-    assert "discrepancy" in text
+    assert "messages" in text
     assert "\x1b[" in text
 
 
