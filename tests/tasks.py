@@ -11,7 +11,7 @@ from partavg.config import Config
 from partavg.data.dataset import Dataset, Samples
 from partavg.folder import RunFolder
 from partavg.recipe import Recipe
-from partavg.run import Run
+from partavg.recipe_run import Run
 
 TINY = {
     "split": {"name": "dirichlet", "alpha": 1.0, "minimum": 1},

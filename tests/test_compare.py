@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from tests import tasks
 
-from partavg.compare import PlannedRun, Result, planned_runs, results, verdict
+from partavg.comparison import PlannedRun, Result, planned_runs, results, verdict
 
 
 def test_a_plan_has_every_scheme_with_every_seed(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from partavg.core.plan import Plan
 from partavg.metrics.metric import Metric
 from partavg.metrics.moment import Moment
 from partavg.metrics.table import METRICS, columns
-from partavg.run import Diverged
+from partavg.session import Diverged
 
 
 def largest(moment: Moment) -> torch.Tensor | None:

@@ -9,12 +9,12 @@ import torch
 
 from partavg import build
 from partavg import recipe as recipes
-from partavg.compare import configured, planned_runs, schemes_of
+from partavg.comparison import configured, planned_runs, schemes_of
 from partavg.config_toml import differences
 from partavg.data.dataset import Dataset, Samples
 from partavg.folder import RunFolder
 from partavg.recipe import Recipe
-from partavg.run import Run
+from partavg.recipe_run import Run
 
 NAMES = recipes.names()
 PAPER = [name for name in NAMES if name.startswith("table")]

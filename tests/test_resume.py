@@ -22,7 +22,7 @@ from tests.tasks import (
     outcome,
 )
 
-from partavg.run import Diverged
+from partavg.session import Diverged
 
 
 @cache

@@ -21,7 +21,7 @@ from tests.tasks import (
 from partavg import build, checkpoint
 from partavg.config_toml import parse
 from partavg.recipes.files import read
-from partavg.run import Diverged
+from partavg.session import Diverged
 
 
 @pytest.mark.parametrize(("final", "kept"), [(True, ["step-000000012"]), (False, [])])

@@ -16,7 +16,7 @@ from tests.together import together
 import partavg
 from partavg.cli import main
 from partavg.config_toml import parse
-from partavg.run import Diverged
+from partavg.session import Diverged
 from partavg.sinks import SINKS
 from partavg.sinks.jsonl import JsonLines
 from partavg.sinks.sink import Feed, RunInfo, Sink, SinkFailed
@@ -118,7 +118,9 @@ def test_follow() -> None:
     told: list = []
     table = partavg.follow(simulation(), 5, every=2, name="mine", sinks=[Recorder(told)])
     assert kinds(told) == ["begin", "take", "take", "take", "end"]
-    assert told[0][1] == RunInfo("mine", 5)
+    about = told[0][1]
+    assert (about.label, about.steps, about.step, about.folder) == ("mine", 5, 0, None)
+    assert about.settings["averaging.interval"] == 2
     assert [row for _, row in told[1:-1]] == table.rows
     assert told[-1][1]["peak_discrepancy"] == table["discrepancy"].max()
 

@@ -10,8 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from partavg.api import compare, follow, run
     from partavg.backends.distributed import attach
     from partavg.backends.simulate import Discrepancy, Simulation
+    from partavg.best import Patience
     from partavg.core.abilities import Abilities, abilities
     from partavg.core.adapt import AdaComm, FedLAMA, PostLocal
     from partavg.core.aggregate import About, Aggregate
@@ -36,8 +38,9 @@ if TYPE_CHECKING:
     from partavg.evaluation import Evaluation, evaluate
     from partavg.metrics.metric import Metric
     from partavg.metrics.moment import Moment
-    from partavg.notebook import Table, follow, load_run
+    from partavg.notebook import Comparison, Results, Table, load_run
     from partavg.registry import register
+    from partavg.session import Diverged
     from partavg.sinks.sink import RunInfo, Sink
     from partavg.solvers.adam import adam, adamw
     from partavg.solvers.fednova import FedNova
@@ -55,8 +58,10 @@ __all__ = [
     "About",
     "AdaComm",
     "Aggregate",
+    "Comparison",
     "Cosine",
     "Discrepancy",
+    "Diverged",
     "Evaluation",
     "FedLAMA",
     "FedNova",
@@ -68,8 +73,10 @@ __all__ = [
     "Outer",
     "Participation",
     "Partition",
+    "Patience",
     "PostLocal",
     "Record",
+    "Results",
     "RunInfo",
     "Schedule",
     "Simulation",
@@ -87,6 +94,7 @@ __all__ = [
     "blocks",
     "by_channel",
     "by_layer",
+    "compare",
     "contiguous",
     "diloco",
     "dirichlet",
@@ -98,13 +106,16 @@ __all__ = [
     "load_dataset",
     "load_run",
     "register",
+    "run",
     "shards",
     "whole",
 ]
 
 _HOMES = {
+    "api": "compare follow run",
     "backends.distributed": "attach",
     "backends.simulate": "Discrepancy Simulation",
+    "best": "Patience",
     "core.abilities": "Abilities abilities",
     "core.adapt": "AdaComm FedLAMA PostLocal",
     "core.aggregate": "About Aggregate",
@@ -121,8 +132,9 @@ _HOMES = {
     "evaluation": "Evaluation evaluate",
     "metrics.moment": "Moment",
     "metrics.metric": "Metric",
-    "notebook": "Table follow load_run",
+    "notebook": "Comparison Results Table load_run",
     "registry": "register",
+    "session": "Diverged",
     "sinks.sink": "RunInfo Sink",
     "solvers.adam": "adam adamw",
     "solvers.fednova": "FedNova",

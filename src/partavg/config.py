@@ -120,6 +120,8 @@ class Checkpoints:
     every: Annotated[int, Ge(0)] = 100
     """Steps between checkpoints, the first before any step; 0 only when stopped and at the end."""
     final: bool = True
+    best: str = ""
+    """The metric by which the best averaged model is kept; empty keeps none."""
 
 
 @dataclass(frozen=True, slots=True)

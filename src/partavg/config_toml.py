@@ -48,6 +48,8 @@ def parse(table: TomlTable) -> Config:
         check_name("metrics.extra", name, [*extra], "add it with partavg.register")
     for name in config.metrics.sinks or ():
         SINKS.find(name, "metrics.sinks")
+    if config.checkpoints.best:
+        METRICS.find(config.checkpoints.best, "checkpoints.best")
     if averaging.parts is None:
         parts = 1 if averaging.partition == "whole" else averaging.interval
         averaging = replace(averaging, parts=parts)
@@ -103,7 +105,7 @@ def _flat(section: Any) -> dict[str, Any]:
     """The keys of a section as a recipe has them."""
     if isinstance(section, Component):
         return {"name": section.name, **section.options}
-    return asdict(section)
+    return dict(section) if isinstance(section, Mapping) else asdict(section)
 
 
 def differences(one: Config, other: Config) -> list[str]:

@@ -14,10 +14,13 @@ import torch
 
 from partavg import checkpoint
 from partavg.config import Config
-from partavg.config_toml import differences, dump, parse
+from partavg.config_toml import differences, parse
 from partavg.metrics.metric import Row as Row
 from partavg.recipes.files import read
 from partavg.sinks.tensorboard import FOLDER
+
+MADE_BY = "python"
+"""The section of config.toml that says who made a run: no recipe can have it."""
 
 
 class RunFolder:
@@ -33,6 +36,7 @@ class RunFolder:
         self.report_path = path / "report.html"
         self.scalars = path / FOLDER
         self.model_path = path / "model.pt"
+        self.best_path = path / "best.pt"
         self.checkpoints = path / "checkpoints"
 
     @property
@@ -93,19 +97,19 @@ class RunFolder:
             )
         return stored
 
-    def write_start(self, config: Config, reason: str, ranks: int = 1) -> None:
+    def write_start(self, config: str, about: Row) -> None:
         """Remove what an old run left here; write the config and environment of a new one."""
         self.path.mkdir(parents=True, exist_ok=True)
         old = (self.summary_path, self.config_path, self.model_path, self.metrics_path)
         shown = (self.split_path, self.report_path, *self.scalars.glob("events.*"))
-        for path in (*old, *shown, *self.checkpoints.glob("step-*.pt")):
+        for path in (*old, *shown, self.best_path, *self.checkpoints.glob("step-*.pt")):
             path.unlink(missing_ok=True)
-        write_text(self.config_path, dump(config))
-        self.write_environment(config, reason, ranks)
+        write_text(self.config_path, config)
+        self.write_environment(about)
 
-    def write_environment(self, config: Config, reason: str, ranks: int = 1) -> None:
-        """Write down what makes the numbers."""
-        write_json(self.environment_path, environment(config, reason) | {"ranks": ranks})
+    def write_environment(self, about: Row) -> None:
+        """Write down what makes the numbers: the machine, and what is known `about` the run."""
+        write_json(self.environment_path, environment() | about)
 
     def check_metrics(self, length: int) -> None:
         """Raise a ValueError if metrics that a checkpoint relies on are gone."""
@@ -116,11 +120,16 @@ class RunFolder:
                 f"checkpoint: start the run again with --force"
             )
 
-    def rows(self) -> Iterator[Row]:
-        """The metrics written so far; a line that is being written is left out."""
-        with self.metrics_path.open(encoding="utf-8") as file:
+    def rows(self, length: int | None = None) -> Iterator[Row]:
+        """The metrics written so far; a line that is being written is left out.
+
+        With a `length` only those in as many bytes, which a checkpoint relies on.
+        """
+        read = 0
+        with self.metrics_path.open(encoding="utf-8", newline="") as file:
             for number, line in enumerate(file, 1):
-                if not line.endswith("\n"):
+                read += len(line)  # ASCII: as many bytes
+                if not line.endswith("\n") or (length is not None and read > length):
                     return
                 yield _parsed(line, f"{self.metrics_path} is damaged at line {number}")
 
@@ -145,8 +154,16 @@ class RunFolder:
         return counts or None
 
 
-def environment(config: Config, reason: str) -> Row:
-    """What made the numbers: versions, hardware, commit, seed, engine."""
+def next_folder(name: str) -> Path:
+    """The first of runs/name-1, runs/name-2, … that is free."""
+    number = 1
+    while (path := Path("runs") / f"{name}-{number}").exists():
+        number += 1
+    return path
+
+
+def environment() -> Row:
+    """What makes the numbers: versions, hardware, commit."""
     cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -160,8 +177,6 @@ def environment(config: Config, reason: str) -> Row:
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "gpu": cuda,
-        "seed": config.training.seed,
-        "engine": f"{config.engine.name} ({reason})",
     }
 
 

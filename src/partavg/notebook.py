@@ -1,4 +1,4 @@
-"""Runs in a notebook: metrics as a table, figures and progress in place.
+"""What runs left, and progress, as a notebook shows them: tables, figures, bars in place.
 
 All of it works elsewhere, too: a table prints as text, progress is a bar or a line.
 """
@@ -18,20 +18,19 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from torch import Tensor
 
-from partavg.backends.simulate import Simulation
-from partavg.config import Metrics
+from partavg.cli.comparison_table import comparison_table
+from partavg.comparison import Result, StartedRun, results, verdict
 from partavg.folder import RunFolder
-from partavg.metrics.meter import Meter
 from partavg.metrics.metric import Row
-from partavg.metrics.table import METRICS, summarize
 from partavg.report import palette
 from partavg.report.chart import draw, swatch
 from partavg.report.charts import Chart, Line
 from partavg.report.curves import Curve
+from partavg.report.runs import grouped, of_entries
+from partavg.report.table import comparison
 from partavg.sinks.progress import Display, Status, display
-from partavg.sinks.sink import Feed, RunInfo, Sink
+from partavg.sinks.sink import RunInfo
 
 _UPDATE_EVERY = 0.5  # seconds between two pictures of a run that goes on
 _MOST_ROWS = 10  # of a table that is shown
@@ -197,44 +196,62 @@ def load_run(folder: str | Path) -> Results:
     )
 
 
-def follow(
-    simulation: Simulation,
-    until: int,
-    *,
-    test: tuple[Tensor, Tensor] | None = None,
-    every: int = 10,
-    name: str = "run",
-    metrics: Sequence[str] = (),
-    sinks: Sequence[Sink] = (),
-) -> Table:
-    """Train up to step `until` and show it as it goes: loss, discrepancy, accuracy on `test`.
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What a comparison found: print it, or let a notebook show it."""
 
-    They are measured `every` so many steps and at the end, and returned as a table of that name;
-    `metrics` names more of them. In a notebook a bar and figures grow in place, in a terminal it is
-    a bar, elsewhere lines; `sinks` get the same rows.
-    """
-    if every < 1:
-        raise ValueError(f"measuring every {every} steps makes no sense: use 1 or more")
-    for metric in metrics:
-        METRICS.find(metric)
-    options = Metrics(evaluate_every=1, discrepancy_every=1, extra=tuple(metrics))
-    meter = Meter(simulation, options, until, test=test)
-    about = RunInfo(name, until, simulation.workers.step)
-    rows: list[Row] = []
-    with _display(rows) as shown, Feed([shown, *sinks], about) as feed:
-        for record in simulation.train(until, meter.watch):
-            if record.step % every and record.step != until:
-                continue
-            rows.append(meter.measure(record).row())
-            feed.take(rows[-1])
-        if rows:
-            feed.end({"steps": until, **summarize(rows, {})})
-    return Table(rows, name)
+    path: Path
+    """The folder of all runs."""
+    entries: Sequence[StartedRun] = field(repr=False)
+    report: Path
+    diverged: dict[str, str]
+    """Runs that met a number that is not finite, and what was said of them."""
+
+    @property
+    def results(self) -> list[Result]:
+        """The summaries of each scheme, one per seed."""
+        return results(self.entries)
+
+    @property
+    def verdict(self) -> str:
+        """What was seen, in a sentence; empty where not all runs came to their end."""
+        return "" if self.diverged else verdict(self.results)
+
+    def run(self, scheme: str, seed: int = 0) -> Results:
+        """One of the runs."""
+        for entry in self.entries:
+            if (entry.scheme, entry.seed) == (scheme, seed):
+                return load_run(entry.folder.path)
+        known = ", ".join(f"{entry.scheme} {entry.seed}" for entry in self.entries)
+        raise ValueError(f"there is no run {scheme} {seed}: use one of {known}")
+
+    def figure(self, metric: str) -> Figure:
+        """A metric of all runs against the step."""
+        first, *others = [
+            load_run(entry.folder.path) for entry in self.entries if entry.folder.exists
+        ]
+        return first.figure(metric, *others)
+
+    @property
+    def _said(self) -> list[str]:
+        failed = [f"{label} diverged: {why}" for label, why in self.diverged.items()]
+        return [*filter(None, [self.verdict]), *failed, f"report: {self.report}"]
+
+    def __repr__(self) -> str:
+        console = Console(width=120, force_terminal=False)
+        with console.capture() as shown:
+            console.print(comparison_table(self.results))
+        return "\n".join([shown.get().rstrip(), *self._said])
+
+    def _repr_html_(self) -> str:
+        table = comparison(grouped(of_entries(self.entries))).html()
+        said = "".join(f"<p>{escape(line)}</p>" for line in self._said)
+        return Figure(f"<div>{table}</div>{said}")._repr_html_()
 
 
-def _display(rows: list[Row]) -> Display:
-    """What suits the place: `rows` are those that a notebook's figures show."""
-    return _Cell(rows) if _in_notebook() else display(Console())
+def shown_here() -> Display:
+    """What shows progress in this place: below the cell of a notebook, in a terminal, in a log."""
+    return _Cell() if _in_notebook() else display(Console())
 
 
 def _in_notebook() -> bool:
@@ -246,15 +263,13 @@ def _in_notebook() -> bool:
 class _Cell:
     """The Display of a notebook: a bar and figures below the cell, redrawn in place."""
 
-    def __init__(self, rows: list[Row]) -> None:
-        self._rows = rows
+    def __init__(self) -> None:
+        self._rows: list[Row] = []
         self._status = Status()
         self._label, self._steps, self._shown = "", 1, 0.0
         self._handle: Any = None
 
     def __enter__(self) -> Self:
-        show = import_module("IPython.display").display
-        self._handle = show(Figure(""), display_id=True)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -265,7 +280,10 @@ class _Cell:
         print(text)
 
     def begin(self, about: RunInfo) -> None:
-        """Begin to show a run."""
+        """Begin to show a run, below those that were shown before."""
+        show = import_module("IPython.display").display
+        self._handle = show(Figure(""), display_id=True)
+        self._rows, self._status, self._shown = [], Status(), 0.0
         self._label, self._steps = about.label, about.steps
 
     def end(self, summary: Row | None) -> None:
@@ -273,6 +291,7 @@ class _Cell:
 
     def take(self, row: Row) -> None:
         """Draw anew, unless that was done just now and more is to come."""
+        self._rows.append(row)
         self._status.take(row)
         now = monotonic()
         if row["step"] < self._steps and now - self._shown < _UPDATE_EVERY:

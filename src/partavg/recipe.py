@@ -8,6 +8,7 @@ from typing import Any
 
 from partavg.config import Config
 from partavg.config_toml import override_, parse
+from partavg.folder import MADE_BY
 from partavg.recipes import ROOT
 from partavg.recipes import names as names
 from partavg.recipes.files import Paper, find, paper, read
@@ -42,6 +43,10 @@ def load(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:
     """Read a recipe: a file, or the name of one that comes with the package."""
     path = find(name)
     tables = read(path)
+    if MADE_BY in tables:
+        raise ValueError(
+            f"{path} is of a run that was made in Python: run that program again, with resume=True"
+        )
     schemes = tables.pop("schemes", {})
     if not (isinstance(schemes, dict) and all(isinstance(v, dict) for v in schemes.values())):
         raise ValueError(f"{path}: schemes are sections: write [schemes.partial], keys below it")

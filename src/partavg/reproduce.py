@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from partavg import recipe as recipes
-from partavg.compare import PlannedRun, planned_runs, results, schemes_of
+from partavg.comparison import PlannedRun, planned_runs, results, schemes_of
 from partavg.folder import write_text
 from partavg.recipe import Recipe
 

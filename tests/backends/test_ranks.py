@@ -22,7 +22,7 @@ from partavg.core.pace import Drawn, Fixed
 from partavg.core.participation import Participation
 from partavg.core.schedule import Schedule
 from partavg.data.split import dirichlet
-from partavg.run import Diverged
+from partavg.session import Diverged
 from partavg.solvers import SOLVERS
 from partavg.solvers.fedprox import FedProx
 from partavg.solvers.scaffold import SCAFFOLD

@@ -65,7 +65,7 @@ def test_the_whole_system_is_algorithm_1(engine: str, maker: str) -> None:
     np.testing.assert_allclose(u_K.numpy(), np.mean(x_k, 0), rtol=0, atol=1e-12)
 
 
-def test_weights_by_samples() -> None:
+def test_weights_bysamples() -> None:
     model, x, y, _ = regression()
     split = [torch.arange(0, 10), torch.arange(10, 90)]
     simulation = Simulation(
@@ -130,10 +130,10 @@ def test_traffic_counts_the_statistics_that_are_sent() -> None:
         assert simulation.workers.messages == 4
 
 
-def test_recomputed_statistics_are_those_of_the_training_samples() -> None:
+def test_recomputed_statistics_are_those_of_the_trainingsamples() -> None:
     simulation = classification(buffers="recompute", schedule=Schedule.partial(4), steps=9)
     module = simulation.consensus()
-    first = module[1](simulation._samples.inputs)
+    first = module[1](simulation.samples.inputs)
     torch.testing.assert_close(module[2].running_mean, first.mean(0).detach())
     assert module[2].momentum == 0.1
     assert not module.training
@@ -177,14 +177,14 @@ def test_buffers_outside_the_state_dict_are_neither_stacked_nor_sent() -> None:
 
 def test_a_network_learns_and_is_evaluated_as_a_plain_module() -> None:
     simulation = classification(schedule=Schedule.partial(4), steps=120)
-    found = simulation.evaluate(simulation._samples)
+    found = simulation.evaluate(simulation.samples)
     assert found.accuracy is not None
     assert found.accuracy > 0.9
     module = simulation.consensus().eval()
     with torch.no_grad():
-        outputs = module(simulation._samples.inputs)
+        outputs = module(simulation.samples.inputs)
     assert found.loss == pytest.approx(
-        float(F.cross_entropy(outputs, simulation._samples.targets)), abs=1e-6
+        float(F.cross_entropy(outputs, simulation.samples.targets)), abs=1e-6
     )
 
 
@@ -313,11 +313,13 @@ def test_an_aggregate_cannot_go_on_from_what_was_saved_without_one() -> None:
         )
 
     saved = made().state()
-    of_0_1 = {name: value for name, value in saved.items() if name != "common"}
-    for state in (saved, of_0_1):
-        made().load(state)
-        with pytest.raises(ValueError, match="was saved without an aggregate of its own"):
-            made(aggregate=median).load(state)
+    made().load(saved)
+    with pytest.raises(ValueError, match="= 'weighted_sum', and this"):
+        made(aggregate=median).load(saved)
+    of_0_1 = {name: value for name, value in saved.items() if name not in ("common", "settings")}
+    made().load(of_0_1)
+    with pytest.raises(ValueError, match="was saved without an aggregate of its own"):
+        made(aggregate=median).load(of_0_1)
     with_one = made(aggregate=median)
     with_one.load(made(aggregate=median).state())
     assert with_one.workers.common is not None

@@ -15,7 +15,7 @@ from tests.commands import command_lines, parse
 from tests.limits import seconds
 
 from partavg.cli import main, options
-from partavg.compare import SCHEMES
+from partavg.comparison import SCHEMES
 from partavg.core.wire_formats import WIRE_FORMATS
 from partavg.cost import BACKENDS
 from partavg.data import SOURCES

@@ -11,7 +11,7 @@ import pytest
 from tests import tasks
 from tests.report.folders import comparison, make
 
-from partavg.compare import PlannedRun, planned_runs, results, verdict
+from partavg.comparison import PlannedRun, planned_runs, results, verdict
 from partavg.folder import RunFolder
 from partavg.report.chart import draw, ticks
 from partavg.report.charts import Chart, Line, charts

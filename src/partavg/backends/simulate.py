@@ -1,7 +1,9 @@
 """The simulator: all workers in one process, or dealt over several."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +13,13 @@ from torch import Tensor, nn
 
 from partavg.backends.client_models import check_split, evaluate_each, own_tensors
 from partavg.backends.current_plan import CurrentPlan
+from partavg.backends.description import (
+    Sections,
+    check_same_simulation,
+    component,
+    fingerprint,
+    plain,
+)
 from partavg.backends.planner import (
     Bank,
     Buffers,
@@ -27,6 +36,7 @@ from partavg.backends.planner import (
 from partavg.backends.process_states import ProcessStates
 from partavg.backends.processes import OneProcess, Processes, dealt_evenly, own_workers
 from partavg.core import average
+from partavg.core.abilities import described
 from partavg.core.adapt import Adapt
 from partavg.core.aggregate import Aggregate, weighted_sum
 from partavg.core.exchange import common_model
@@ -42,7 +52,7 @@ from partavg.core.trial import check_abilities, shared_names
 from partavg.core.workers import Workers
 from partavg.data.batches import Batches
 from partavg.data.dataset import Samples
-from partavg.engines.choose import choose
+from partavg.engines.choose import Choice, choose
 from partavg.engines.fused.precision import Precision
 from partavg.engines.model import Loss, RowModel
 from partavg.evaluation import Counts, Evaluation, count, recompute_statistics_
@@ -121,7 +131,9 @@ class Simulation:
     ) -> None:
         self._processes = processes or OneProcess()
         self._device = torch.device(device)
-        self._samples = Samples(*(tensor.to(self._device) for tensor in samples))
+        self.samples = Samples(*(tensor.to(self._device) for tensor in samples))
+        self.split = list(split)
+        """The indices of each worker's samples."""
         self._batches = Batches(split, batch, seed)
         self._model = RowModel(model, loss, self._device)
         self._solver = solver or SGD()
@@ -141,10 +153,33 @@ class Simulation:
 
         check_delay(delay, schedule, buffers)
         check_recut(adapt, partition, put_away=put_away)
-        self._client_count = len(split)
         self.active = participation.active if participation else len(split)
         """Workers that train at a time, in all processes."""
         self._sharing = what_is_shared(local, self._model.params, self._model.buffers, buffers)
+        self._given: Sections = {
+            "training": {"workers": len(split), "batch": batch, "lr": plain(lr), "seed": seed},
+            "loss": {"name": described(loss)},
+            "solver": component(self._solver),
+            "averaging": {
+                "interval": schedule.interval,
+                "parts": schedule.parts,
+                "partition": plain(partition),
+                "weights": plain(weights),
+                "buffers": buffers,
+                "shuffle": schedule.shuffle is not None,
+                "delay": delay,
+                "aggregate": described(aggregate),
+            },
+            "participation": {
+                "fraction": self.active / len(split),
+                **(plain(asdict(participation)) if participation else {}),
+            },
+            "pace": component(pace) if pace else {"name": "even"},
+            "adapt": component(adapt) if adapt else {"name": "fixed"},
+            "split": {"name": "given", "sha256": fingerprint(split)},
+        }
+        if local:
+            self._given["averaging"]["local"] = list(local)
         planner = Planner(
             *self._sharing,
             partition,
@@ -172,6 +207,7 @@ class Simulation:
                 deterministic=deterministic,
             )
         )
+        self._engine_is_free = engine == "auto"
         self._engine = self.engine.build(self._model)
         self._owners: tuple[Partition | None, Tensor] = None, torch.empty(0)
         self._mean: tuple[Tensor | None, Tensor] = None, torch.empty(0)
@@ -195,6 +231,34 @@ class Simulation:
         if aggregate is not weighted_sum:
             self.workers.remember_start_()
 
+    @cached_property
+    def settings(self) -> Sections:
+        """What was given, as a recipe would have it; models and data by a digest of their numbers.
+
+        Two simulations with the same settings train alike, so far as that can be seen.
+        """
+        model, engine = self._model, self.engine
+        return {
+            **self._given,
+            "model": {
+                "name": type(model.skeleton).__name__,
+                "parameters": model.params.size,
+                "dtype": str(model.dtype).removeprefix("torch."),
+                "sha256": fingerprint(model.start()),
+            },
+            "data": {
+                "name": "given",
+                "samples": len(self.samples.targets),
+                "sha256": fingerprint(self.samples),
+            },
+            "engine": {
+                "name": engine.name,
+                "chunk": engine.chunk,
+                "precision": engine.precision,
+                "device": str(self._device),
+            },
+        }
+
     @property
     def schedule(self) -> Schedule:
         """The schedule, as it is now."""
@@ -210,6 +274,12 @@ class Simulation:
         """The names of the parameters and buffers that are each client's own."""
         params, statistics = self._sharing
         return params.own.names + statistics.own.names
+
+    def use(self, engine: Choice) -> None:
+        """Compute with an engine chosen before, for the same numbers, unless one was asked for."""
+        if self._engine_is_free and engine[:2] != self.engine[:2]:
+            self.engine, self._engine = engine, engine.build(self._model)
+            self.__dict__.pop("settings", None)  # they name the engine
 
     def clients(self, step: int) -> Int[np.ndarray, "m"]:
         """The worker whose samples each row here reads at a step."""
@@ -239,12 +309,33 @@ class Simulation:
 
     def state(self) -> dict[str, Any]:
         """All that training changed, to save; of several processes only the first has all of it."""
-        return self._states.collect(self.workers.state())
+        settings = {name: keys for name, keys in self.settings.items() if name != "engine"}
+        return {**self._states.collect(self.workers.state()), "settings": settings}
 
     def load(self, saved: dict[str, Any] | None) -> None:
-        """Go on from what `state()` was at some step; of several processes the first brings it."""
-        self.workers.load_(self._states.deal(saved))
+        """Go on from what `state()` was at some step; of several processes the first brings it.
+
+        It must be the state of a simulation like this one.
+        """
+        self._processes.first(lambda: self._check_state(saved))
+        rows = {k: v for k, v in saved.items() if k != "settings"} if saved else None
+        self.workers.load_(self._states.deal(rows))
         self._current.load(self.workers)
+
+    def _check_state(self, saved: Any) -> None:
+        """Raise a ValueError for what is no state, or the state of another simulation."""
+        wanted = {*Workers.__slots__} - {"common", "local_taken"}  # 0.2 had only the first
+        if not isinstance(saved, Mapping) or not wanted <= saved.keys():
+            raise ValueError("what is loaded is no state of a simulation: give what state() gave")
+        if "settings" in saved:
+            check_same_simulation(self.settings, saved["settings"])
+        for name in ("params", "buffers"):
+            shape = [self.active, getattr(self.workers, name).shape[1]]
+            if list(saved[name].shape) != shape:
+                raise ValueError(
+                    f"the state has {name} {list(saved[name].shape)}, and this simulation {shape}: "
+                    f"load it into a simulation of the same model and workers"
+                )
 
     def consensus(self) -> nn.Module:
         """A copy of the model that holds u, the average of all workers, in evaluation mode.
@@ -254,7 +345,7 @@ class Simulation:
         rows = common_model(self.workers, self._current.plan, self._processes.reduce)
         module = self._model.module(*rows)
         if self._recompute:
-            recompute_statistics_(module, self._samples.inputs, self._seen)
+            recompute_statistics_(module, self.samples.inputs, self._seen)
         return module
 
     def worker(self, row: int) -> nn.Module:
@@ -289,7 +380,7 @@ class Simulation:
         It is the averaged model u with what is local as the client has it, or had it when it was
         last active. None is for clients without samples. Each process evaluates some clients.
         """
-        check_split(split, self._client_count, len(samples[1]))
+        check_split(split, len(self.split), len(samples[1]))
         here = dealt_evenly(len(split), self._processes.size)[self._processes.rank]
         module = self.consensus()
         own: dict[str, Tensor] = {}
@@ -363,7 +454,7 @@ class Simulation:
     def _batch(self, step: int) -> Batch:
         chosen = self._batches(step, self.clients(step))
         indices, keys = (self._sent(tensor) for tensor in chosen)
-        inputs, targets = self._samples
+        inputs, targets = self.samples
         return Batch(self._transform(inputs[indices], keys), targets[indices], keys)
 
     def _sent(self, tensor: Tensor) -> Tensor:

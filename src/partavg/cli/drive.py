@@ -1,55 +1,25 @@
 """Driving runs from the command line: signals, progress, early ends."""
 
 import shlex
-import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
-from types import FrameType
 
 from partavg.backends.processes import Processes, dealt_evenly
 from partavg.backends.rank_failure import RankLost
 from partavg.backends.stragglers import Stragglers
 from partavg.cli.output import BAD_INPUT, DIVERGED, INTERRUPTED, LOST, fail
-from partavg.compare import PlannedRun
+from partavg.comparison import PlannedRun
 from partavg.config import Config
 from partavg.data.dataset import Dataset
 from partavg.folder import RunFolder
 from partavg.metrics.meter import MetricFailed
 from partavg.metrics.metric import Row
-from partavg.run import Diverged, Run
+from partavg.recipe_run import Run
+from partavg.session import Diverged
 from partavg.sinks.progress import Display
 from partavg.sinks.sink import RunInfo, SinkFailed, full
-
-
-class Stopped(Exception):
-    """The user asked to stop; everything is saved."""
-
-
-class StopRequest:
-    """The first Ctrl-C asks to stop after the present step, the second stops at once."""
-
-    def __init__(self) -> None:
-        self.made = False
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal."""
-        if self.made:
-            raise KeyboardInterrupt
-        self.made = True
-
-
-@contextmanager
-def stop_request() -> Iterator[StopRequest]:
-    """Take Ctrl-C and a termination signal as a request to stop."""
-    request = StopRequest()
-    old = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield request
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
+from partavg.stopping import Stopped, StopRequest, train_session
 
 
 @contextmanager
@@ -108,14 +78,9 @@ class RankTimes:
 
 def train(run: Run, label: str, display: Display, request: StopRequest) -> None:
     """Train a run to its end, showing progress; raise Stopped if any rank is asked to stop."""
-    run.processes.asks = lambda: request.made
     scale = run.config.training.scale
     shown = label if scale == 1 else f"{label} scaled {scale:g}"
-    with closing(run.train(shown, [RankTimes(display, run.processes)])) as rows:
-        for row in rows:
-            if run.processes.stopping and row["step"] < run.steps:
-                run.save()
-                raise Stopped
+    train_session(run, shown, [RankTimes(display, run.processes)], request)
 
 
 def train_all(
@@ -147,11 +112,3 @@ def train_all(
             display.say(f"{label} diverged")
             diverged.append(f"{entry.folder.path}: {error}")
     return diverged
-
-
-def next_folder(name: str) -> Path:
-    """The first of runs/name-1, runs/name-2, … that is free."""
-    number = 1
-    while (path := Path("runs") / f"{name}-{number}").exists():
-        number += 1
-    return path

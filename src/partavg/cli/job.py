@@ -11,13 +11,13 @@ from torch.distributed.distributed_c10d import Store
 from partavg.backends.processes import OneProcess
 from partavg.backends.rank_failure import RankLost
 from partavg.backends.ranks import Ranks, connect
-from partavg.cli import drive, output
+from partavg.cli import output
 from partavg.cli.resume import resuming_words
-from partavg.compare import PlannedRun, resumed
+from partavg.comparison import PlannedRun, resumed
 from partavg.config import Config
 from partavg.data.dataset import Dataset
-from partavg.folder import RunFolder
-from partavg.run import Run
+from partavg.folder import RunFolder, next_folder
+from partavg.recipe_run import Run
 
 _OUT, _BEGUN = "partavg/out", "partavg/begun"
 
@@ -78,9 +78,9 @@ class Job:
 
     def _next_folder(self, name: str) -> Path:
         if self._store is None:
-            return drive.next_folder(name)
+            return next_folder(name)
         if not self._store.check([_OUT]):
-            self._store.set(_OUT, str(drive.next_folder(name)))
+            self._store.set(_OUT, str(next_folder(name)))
         return Path(self._store.get(_OUT).decode())
 
 

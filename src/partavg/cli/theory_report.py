@@ -8,7 +8,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from partavg.compare import caveat
+from partavg.comparison import caveat
 from partavg.config import Config
 from partavg.folder import Row
 from partavg.theory import (

@@ -3,7 +3,6 @@
 import logging
 import secrets
 from collections.abc import Iterator
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
@@ -20,7 +19,7 @@ from partavg.flower.protocol import Agreement
 from partavg.flower.server import Exchange, Server
 from partavg.flower.settings import Settings
 from partavg.flower.transport import Transport
-from partavg.folder import RunFolder, environment, write_json, write_text
+from partavg.folder import RunFolder, write_json, write_text
 from partavg.metrics.metric import Row
 from partavg.metrics.table import summarize
 from partavg.sinks import chosen
@@ -90,11 +89,13 @@ class FederatedRun:
         saved = checkpoint.load(folder.checkpoints) if folder.exists else None
         if saved is None:
             folder.path.mkdir(parents=True, exist_ok=True)
-            config = replace(
-                self._settings.config, engine=replace(self._settings.config.engine, name="looped")
+            folder.write_environment(
+                {
+                    "seed": self._settings.config.training.seed,
+                    "engine": "looped (each client trains its own row)",
+                    "flwr": version("flwr"),
+                }
             )
-            made_by = environment(config, "each client trains its own row")
-            write_json(folder.environment_path, {**made_by, "flwr": version("flwr")})
             write_text(folder.config_path, self._settings.dump())
             self._save()
             return

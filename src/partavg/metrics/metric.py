@@ -21,6 +21,7 @@ Kind = Literal["result", "spread", "cost"]
 
 When = Literal["step", "round", "end"]
 Chart = Literal["none", "plain", "log"]
+Better = Literal["higher", "lower"]
 
 UNITS = {"%": 100.0, "MB": 1e-6}
 """What a value is multiplied by to be shown in a unit; in any other it is shown as it is."""
@@ -57,6 +58,8 @@ class Metric:
     """What stands below the title."""
     unit: str = ""
     """"%" shows 100 times the value, "MB" a millionth of it."""
+    better: Better = "higher"
+    """Which of two values is the better one."""
     kind: Kind = "result"
     when: When = "step"
     """After each step; at the end of rounds, before averaging, as often as
@@ -82,7 +85,7 @@ class Metric:
                 raise ValueError(
                     f"metric {self.key!r} cannot be summarized by {take!r}: use {', '.join(TAKES)}"
                 )
-        for name, known in (("kind", Kind), ("when", When), ("chart", Chart)):
+        for name, known in (("kind", Kind), ("when", When), ("chart", Chart), ("better", Better)):
             if getattr(self, name) not in get_args(known):
                 given, choices = getattr(self, name), ", ".join(get_args(known))
                 raise ValueError(f"metric {self.key!r} has {name} {given!r}: use {choices}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from partavg.compare import NOTE
+from partavg.comparison import NOTE
 from partavg.folder import write_text
 from partavg.report import heat, palette, phases, sections
 from partavg.report.chart import draw, swatch

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from partavg.compare import SCHEMES, PlannedRun, Result
+from partavg.comparison import SCHEMES, Result, StartedRun
 from partavg.config_toml import parse, settings
 from partavg.folder import RunFolder
 from partavg.metrics.metric import Row
@@ -88,7 +88,7 @@ def grouped(runs: Iterable[ShownRun]) -> list[Group]:
     return [Group(name, tuple(found[name])) for name in names]
 
 
-def of_entries(entries: Sequence[PlannedRun], prefix: str = "") -> list[ShownRun]:
+def of_entries(entries: Sequence[StartedRun], prefix: str = "") -> list[ShownRun]:
     """The runs of a comparison that were started; a scheme is a group."""
     return [
         load(entry.folder.path, f"{prefix}{entry.scheme}, seed {entry.seed}", prefix + entry.scheme)
@@ -141,9 +141,10 @@ def named(folders: Sequence[Path]) -> dict[Path, tuple[str, str]]:
 
 
 def _what(folder: Path) -> dict[str, Any]:
-    """The settings that seeds of one scheme share: all but the seed and how it is computed."""
+    """The settings that seeds of one scheme share: not what was drawn, nor how it is computed."""
     kept = _settings(folder)
-    return {k: v for k, v in kept.items() if k != "training.seed" and not k.startswith("engine.")}
+    own = re.compile(r"training\.seed|engine\..*|.*\.(seed|sha256)")
+    return {key: value for key, value in kept.items() if not own.fullmatch(key)}
 
 
 def load(path: Path, name: str, group: str) -> ShownRun:

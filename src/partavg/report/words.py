@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from partavg.compare import verdict
+from partavg.comparison import main_metric, verdict
 from partavg.report.runs import Group
 
 Settings = dict[str, Any]
@@ -53,8 +53,9 @@ def tasks(groups: Sequence[Group]) -> dict[str, list[Group]]:
 def seen(groups: Sequence[Group]) -> str:
     """What a comparison found, in a sentence; empty if the runs are not to be compared so."""
     results = [group.result for group in groups]
+    key, _ = main_metric(results)
     complete = all(
-        len(result.values("accuracy")) == len(group.runs) == len(groups[0].runs)
+        len(result.values(key)) == len(group.runs) == len(groups[0].runs)
         for result, group in zip(results, groups, strict=True)
     )
     kept = ("data.", "split.", "training.scale")

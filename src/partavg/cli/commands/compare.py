@@ -45,7 +45,7 @@ def compare(
     RECIPE is a file, or a name that `partavg recipes` lists. Without it the demo is run: 64 workers
     with uneven shares of a subset of Fashion-MNIST that comes with the package.
     """
-    from partavg import compare as comparing
+    from partavg import comparison as comparing
     from partavg import recipe as recipes
     from partavg.build import check
     from partavg.cli import drive, output
@@ -56,6 +56,7 @@ def compare(
     from partavg.report.page import write_page
     from partavg.report.runs import of_entries
     from partavg.sinks.progress import display
+    from partavg.stopping import stop_request
 
     console = output.console()
     with job() as this:
@@ -74,7 +75,7 @@ def compare(
         with drive.early_ends(this.resuming(context, out)):
             with (
                 output.plain_warnings(),
-                drive.stop_request() as request,
+                stop_request() as request,
                 display(console) as shown,
             ):
                 diverged = drive.train_all(entries, samples, start, shown, request)

@@ -58,6 +58,7 @@ def reproduce(
     from partavg.data.root import root
     from partavg.report.page import write_page
     from partavg.sinks.progress import display
+    from partavg.stopping import stop_request
 
     console = output.console()
     # What is left of a run is its summary: the states of 128 large models would fill a disk.
@@ -81,7 +82,7 @@ def reproduce(
         with (
             drive.early_ends(this.resuming(context, out)),
             output.plain_warnings(),
-            drive.stop_request() as request,
+            stop_request() as request,
             display(console) as shown,
         ):
             for row in planned:

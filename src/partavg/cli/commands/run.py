@@ -40,7 +40,7 @@ def run(
 
     A recipe of several schemes is trained with partial averaging if no other is named.
     """
-    from partavg import compare as comparing
+    from partavg import comparison as comparing
     from partavg import recipe as recipes
     from partavg.cli import drive, output
     from partavg.cli.job import job
@@ -50,6 +50,7 @@ def run(
     from partavg.report.page import write_page
     from partavg.report.runs import gather
     from partavg.sinks.progress import display
+    from partavg.stopping import stop_request
 
     with job() as this:
         with output.bad_input(this.processes.together()), output.plain_warnings():
@@ -64,7 +65,7 @@ def run(
             return
         with (
             drive.early_ends(this.resuming(context, folder.path)),
-            drive.stop_request() as request,
+            stop_request() as request,
             display(output.console()) as shown,
         ):
             drive.introduce(session, shown)
@@ -79,14 +80,18 @@ def run(
 
 def _sentence(summary: dict[str, Any], caveat: str) -> str:
     """How a run ended, in one line."""
+    said = {
+        "accuracy": lambda value: f"accuracy of u_K {100 * value:.2f} %",
+        "clients_accuracy": lambda value: f"mean accuracy of clients {100 * value:.2f} %",
+        "clients_accuracy_worst": lambda value: f"of the worst {100 * value:.2f} %",
+        "train_loss": lambda value: f"training loss {value:.3f}",
+        "peak_discrepancy": lambda value: f"peak discrepancy {value:.3g}",
+    }
     parts = [
-        f"accuracy of u_K {100 * summary['accuracy']:.2f} %",
-        f"training loss {summary['train_loss']:.3f}",
+        *(say(summary[key]) for key, say in said.items() if key in summary),
         f"{summary['bytes'] / 1e6:.1f} MB and {summary['messages']} messages per worker",
         f"{summary['seconds']:.1f} s",
     ]
-    if "peak_discrepancy" in summary:
-        parts.insert(2, f"peak discrepancy {summary['peak_discrepancy']:.3g}")
     if "timings" in summary:
         spent = summary["timings"]
         total = sum(spent.values())

@@ -49,7 +49,7 @@ def split(
     from partavg import build
     from partavg import recipe as recipes
     from partavg.cli import output
-    from partavg.compare import caveat
+    from partavg.comparison import caveat
     from partavg.config import create
     from partavg.data.root import root
     from partavg.data.split import save

@@ -57,7 +57,7 @@ def theory(
     or non-IID data allows, the terms of its bound, and the longest interval at this learning rate.
     """
     from partavg import build
-    from partavg import compare as comparing
+    from partavg import comparison as comparing
     from partavg import recipe as recipes
     from partavg.cli import output, theory_estimates
     from partavg.cli.theory_report import Findings

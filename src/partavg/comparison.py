@@ -15,17 +15,19 @@ SCHEMES = ("periodic", "partial", "synchronous")
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedRun:
+class StartedRun:
     """One run of a comparison."""
 
     scheme: str
-    config: Config
+    seed: int
     folder: RunFolder
 
-    @property
-    def seed(self) -> int:
-        """The seed of the run."""
-        return self.config.training.seed
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun(StartedRun):
+    """The same with what it trains."""
+
+    config: Config
 
 
 def schemes_of(recipe: Recipe) -> tuple[str, ...]:
@@ -41,8 +43,7 @@ def planned_runs(recipe: Recipe, schemes: Sequence[str], seeds: int, out: Path) 
         raise ValueError(f"schemes {', '.join(schemes)!r}: name each scheme once, at least one")
     configs = {scheme: configured(recipe, scheme) for scheme in schemes}
     for scheme, config in configs.items():
-        if not re.fullmatch(r"\w[\w.+-]*", scheme):
-            raise ValueError(f"scheme {scheme!r} cannot name a folder: use letters and digits")
+        check_scheme_name(scheme)
         if config.data != configs[schemes[0]].data:
             raise ValueError(
                 f"schemes {schemes[0]} and {scheme} differ in data: compare them in two recipes"
@@ -51,12 +52,19 @@ def planned_runs(recipe: Recipe, schemes: Sequence[str], seeds: int, out: Path) 
     return [
         PlannedRun(
             scheme,
-            replace(config, training=replace(config.training, seed=seed)),
+            seed,
             RunFolder(out / f"{scheme}-seed{seed}"),
+            replace(config, training=replace(config.training, seed=seed)),
         )
         for seed in range(first, first + seeds)
         for scheme, config in configs.items()
     ]
+
+
+def check_scheme_name(scheme: object) -> None:
+    """Raise a ValueError if a scheme cannot name a folder."""
+    if not isinstance(scheme, str) or not re.fullmatch(r"\w[\w.+-]*", scheme):
+        raise ValueError(f"scheme {scheme!r} cannot name a folder: use letters and digits")
 
 
 def configured(recipe: Recipe, scheme: str) -> Config:
@@ -133,7 +141,7 @@ class Result:
         return f"{center} ± {number(stdev(values), alike)}"
 
 
-def results(entries: Sequence[PlannedRun]) -> list[Result]:
+def results(entries: Sequence[StartedRun]) -> list[Result]:
     """The results of the finished runs of a comparison, scheme by scheme."""
     schemes = dict.fromkeys(entry.scheme for entry in entries)
     return [
@@ -150,6 +158,7 @@ def results(entries: Sequence[PlannedRun]) -> list[Result]:
 
 
 NOTE = "Accuracy and loss of the averaged model u_K, on test and training set; sent per worker."
+CLIENTS = "Clients: each one's own model on its own test samples, all counted alike."
 
 
 def caveat(summaries: Sequence[Row]) -> str:
@@ -170,15 +179,21 @@ def verdict(found: Sequence[Result]) -> str:
 def _seen(found: Sequence[Result]) -> str:
     by_scheme = {result.scheme: result for result in found}
     if not {"periodic", "partial"} <= by_scheme.keys():
-        best = max(found, key=lambda result: mean(result.values("accuracy")))
-        return (
-            f"{best.scheme} ended with the highest accuracy: {best.text('accuracy', '.2f', 100)} %."
-        )
+        key, name = main_metric(found)
+        best = max(found, key=lambda result: mean(result.values(key)))
+        return f"{best.scheme} ended with the highest {name}: {best.text(key, '.2f', 100)} %."
     partial, periodic = by_scheme["partial"], by_scheme["periodic"]
     return (
         f"{_traffic(partial, periodic)}, partial averaging ended {_accuracy(partial, periodic)}"
         f"{_discrepancy(partial, periodic)}."
     )
+
+
+def main_metric(found: Sequence[Result]) -> tuple[str, str]:
+    """The accuracy by which results are compared: of u or, where not all have one, of clients."""
+    if all(result.values("accuracy") for result in found):
+        return "accuracy", "accuracy"
+    return "clients_accuracy", "mean accuracy of clients"
 
 
 def _traffic(partial: Result, periodic: Result) -> str:
@@ -190,7 +205,8 @@ def _traffic(partial: Result, periodic: Result) -> str:
 
 
 def _accuracy(partial: Result, periodic: Result) -> str:
-    ours, theirs = partial.values("accuracy", 100), periodic.values("accuracy", 100)
+    key, _ = main_metric([partial, periodic])
+    ours, theirs = partial.values(key, 100), periodic.values(key, 100)
     gap = mean(ours) - mean(theirs)
     if abs(gap) < 0.005:
         return f"level with periodic averaging at {mean(ours):.2f} %"

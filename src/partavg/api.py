@@ -1,0 +1,254 @@
+"""From Python, what the command line does: one run, or schemes and seeds side by side."""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from partavg import comparison
+from partavg.backends.simulate import Simulation
+from partavg.comparison import StartedRun
+from partavg.config import create
+from partavg.core.schedule import Schedule
+from partavg.data.root import root
+from partavg.folder import RunFolder, next_folder
+from partavg.metrics.moment import Samples
+from partavg.notebook import Comparison, Results, Table, load_run, shown_here
+from partavg.recipe import load
+from partavg.recipe_run import Run
+from partavg.report.page import write_page
+from partavg.report.runs import gather, of_entries
+from partavg.session import Diverged, Session, Stop
+from partavg.simulation_run import SimulationRun, TestSplit, in_python
+from partavg.sinks.progress import Display
+from partavg.sinks.sink import Sink
+from partavg.stopping import Stopped, stop_request, train_session
+
+
+def follow(
+    simulation: Simulation,
+    until: int,
+    *,
+    test: Samples | None = None,
+    test_split: TestSplit = None,
+    every: int = 10,
+    name: str = "run",
+    metrics: Sequence[str] = (),
+    sinks: Sequence[Sink] = (),
+    out: str | Path | None = None,
+    resume: bool = False,
+    force: bool = False,
+    stop: Stop | None = None,
+    best: str = "",
+    checkpoint_every: int = 100,
+) -> Table:
+    """Train up to step `until` and show it as it goes: loss, discrepancy, accuracy on `test`.
+
+    They are measured `every` so many steps and at the end, and returned as a table of that name;
+    `metrics` names more of them. In a notebook a bar and figures grow in place, in a terminal it is
+    a bar, elsewhere lines; `sinks` get the same rows. Training that diverges raises `Diverged`.
+
+    `test_split` are the test samples of each client, on which its own model is measured, or "alike"
+    for a share of `test` like its training samples: the default where parameters are `local`, since
+    then nobody has the averaged model.
+
+    `out` is a run folder like those of the command line, with checkpoints and a report; with
+    `resume` what is there goes on, to the same numbers. `stop` is asked after every row whether to
+    end early, for example `Patience("accuracy", 5)`. `best` names a metric: the averaged model with
+    its best value is kept in `out`, as best.pt.
+    """
+    if simulation.workers.step >= until and not out:
+        return Table([], name)
+    session = SimulationRun(
+        simulation,
+        until,
+        test=test,
+        test_split=test_split,
+        every=every,
+        metrics=metrics,
+        sinks=sinks,
+        out=out,
+        resume=resume,
+        force=force,
+        stop=stop,
+        best=best,
+        checkpoint_every=checkpoint_every,
+    )
+    if not session.finished:
+        with shown_here() as display:
+            _train(session, name, display)
+    if out:
+        write_page(RunFolder(Path(out)).report_path, gather([Path(out)]))
+    return Table(session.rows, name)
+
+
+def compare(
+    simulation: Callable[[Any, int], Simulation],
+    until: int,
+    *,
+    schemes: Mapping[str, Any] | None = None,
+    interval: int | None = None,
+    seeds: int | Sequence[int] = 1,
+    test: Samples | None = None,
+    test_split: TestSplit = None,
+    every: int = 10,
+    metrics: Sequence[str] = (),
+    sinks: Sequence[Sink] = (),
+    out: str | Path | None = None,
+    resume: bool = False,
+    force: bool = False,
+    stop: Stop | None = None,
+    best: str = "",
+) -> Comparison:
+    """Train under several schemes and seeds, and compare them: in run folders, with a report.
+
+    `simulation(scheme, seed)` makes each of them. `schemes` are names and what the function gets
+    for them: schedules, or anything else that you compare, like solvers. `interval=8` stands for
+    the usual three: periodic, partial and synchronous averaging. The rest is as for `follow`.
+    """
+    chosen = _schemes(schemes, interval)
+    numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    if not numbers or len(set(numbers)) < len(numbers):
+        raise ValueError(f"seeds = {seeds!r} gives no run, or one twice: use 1 or more, each once")
+    if resume and out is None:
+        raise ValueError("resume=True goes on with runs in a folder: give out, their folder")
+    path = Path(out) if out is not None else next_folder("compare")
+    entries = [
+        StartedRun(name, seed, RunFolder(path / f"{name}-seed{seed}"))
+        for seed in numbers
+        for name in chosen
+    ]
+    with in_python():
+        for entry in entries:
+            entry.folder.check_free(resume=resume, force=force)
+    starts = _Starts()
+    diverged: dict[str, str] = {}
+    with shown_here() as display:
+        for entry in entries:
+            made = simulation(chosen[entry.scheme], entry.seed)
+            starts.check(entry, made)
+            session = SimulationRun(
+                made,
+                until,
+                test=test,
+                test_split=test_split,
+                every=every,
+                metrics=metrics,
+                sinks=sinks,
+                out=entry.folder.path,
+                resume=resume,
+                force=force,
+                stop=stop,
+                best=best,
+            )
+            label = f"{entry.scheme} seed {entry.seed}" if len(numbers) > 1 else entry.scheme
+            if session.finished:
+                continue
+            try:
+                _train(session, label, display)
+            except Diverged as error:
+                display.say(f"{label} diverged")
+                diverged[label] = str(error)
+    report = write_page(path / "report.html", of_entries(entries))
+    return Comparison(path, entries, report, diverged)
+
+
+def run(
+    recipe: str | Path,
+    *,
+    scheme: str | None = None,
+    set: Mapping[str, Any] | None = None,
+    data: str | Path | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    force: bool = False,
+    sinks: Sequence[Sink] = (),
+) -> Results:
+    """Train what a recipe describes, as `partavg run` does, and read what it left.
+
+    `set={"averaging.interval": 8}` changes settings, `data` is the folder of datasets.
+    """
+    found = load(recipe, [f"{key}={value}" for key, value in (set or {}).items()])
+    config = comparison.chosen(found, scheme)
+    folder = RunFolder(Path(out) if out else next_folder(Path(recipe).stem))
+    samples = create("data", config.data, root(Path(data) if data else None))
+    with in_python():
+        session = Run(config, samples, folder, resume=resume, force=force)
+    with shown_here() as display:
+        _train(session, found.name, display, sinks)
+    write_page(folder.report_path, gather([folder.path]))
+    return load_run(folder.path)
+
+
+def _schemes(given: Mapping[str, Any] | None, interval: int | None) -> dict[str, Any]:
+    """What is compared, by name."""
+    if (given is None) == (interval is None):
+        raise ValueError(
+            "compare needs schemes, a dict of names and what your function gets for them, or "
+            "interval for the usual three: give one of the two"
+        )
+    if interval is not None:
+        return {
+            "periodic": Schedule.periodic(interval),
+            "partial": Schedule.partial(interval),
+            "synchronous": Schedule.synchronous(),
+        }
+    if not isinstance(given, Mapping) or not given:
+        raise ValueError(
+            f"schemes = {given!r} is no dict of names and what your function gets for them, like "
+            f"{{'partial': partavg.Schedule.partial(8)}}: give one"
+        )
+    for name in given:
+        comparison.check_scheme_name(name)
+    return dict(given)
+
+
+class _Starts:
+    """What the simulations of a comparison begin with: alike for a seed, other for another one."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, dict[str, dict[str, Any]]] = {}
+        self._engine: Any = None
+
+    def check(self, entry: StartedRun, made: object) -> None:
+        """Raise a ValueError for what is no simulation, or one that was trained with another seed.
+
+        Schemes that begin with other models are compared all the same, with a warning.
+        """
+        if not isinstance(made, Simulation):
+            raise ValueError(
+                f"the function gave {type(made).__name__} for scheme {entry.scheme!r} and seed "
+                f"{entry.seed}, and not a partavg.Simulation: return one"
+            )
+        if self._engine is None:
+            self._engine = made.engine
+        made.use(self._engine)
+        own = made.settings
+        seeds = self._known.setdefault(entry.scheme, {})
+        for seed, other in seeds.items():
+            if other == own:
+                raise ValueError(
+                    f"seeds {seed} and {entry.seed} give the same simulation: hand the seed on, at "
+                    f"least to Simulation(seed=seed)"
+                )
+        seeds[str(entry.seed)] = own
+        first = next(iter(self._known.values())).get(str(entry.seed), own)
+        for section, what in (("model", "models"), ("split", "splits"), ("data", "data")):
+            if own[section] != first[section]:
+                warnings.warn(
+                    f"the schemes begin with different {what} for seed {entry.seed}, so they "
+                    f"differ in more than the scheme: use torch.manual_seed(seed) before the model "
+                    f"is made",
+                    stacklevel=3,
+                )
+                return
+
+
+def _train(session: Session, label: str, display: Display, sinks: Sequence[Sink] = ()) -> None:
+    """Train to the end; an interrupt saves first, where there is a folder."""
+    try:
+        with stop_request() as request:
+            train_session(session, label, [display, *sinks], request)
+    except Stopped:
+        interrupt = KeyboardInterrupt(f"stopped after step {session.step}")
+        raise interrupt from None

@@ -1,0 +1,216 @@
+"""A run of a simulation made in Python: in a folder, if one is given, like that of a recipe."""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import asdict
+from pathlib import Path
+from typing import Literal
+
+from torch import Tensor
+
+from partavg.backends.client_models import check_split
+from partavg.backends.description import Sections, flat
+from partavg.backends.simulate import Simulation
+from partavg.config import Checkpoints, Metrics
+from partavg.config_toml import dump_sections, flat_keys
+from partavg.data.test_split import split_alike
+from partavg.engines.choose import Choice
+from partavg.folder import MADE_BY, RunFolder, write_text
+from partavg.metrics.meter import Meter
+from partavg.metrics.metric import Row
+from partavg.metrics.moment import Samples
+from partavg.metrics.table import METRICS
+from partavg.session import Session, Stop
+from partavg.sinks.sink import Sink
+
+TestSplit = Sequence[Tensor] | Literal["alike"] | None
+"""The test samples of each client; "alike" deals them like its training samples."""
+
+_FREE = ("engine.", "metrics.", "checkpoints.", f"{MADE_BY}.")
+"""What may change when a run goes on."""
+
+
+class SimulationRun(Session):
+    """Trains a simulation up to step `until`; with `out` it is a run folder.
+
+    Building it checks all that can be checked, and restores what `out` holds of it.
+    """
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        until: int,
+        *,
+        test: Samples | None = None,
+        test_split: TestSplit = None,
+        every: int = 10,
+        metrics: Sequence[str] = (),
+        sinks: Sequence[Sink] = (),
+        out: str | Path | None = None,
+        resume: bool = False,
+        force: bool = False,
+        stop: Stop | None = None,
+        best: str = "",
+        checkpoint_every: int = 100,
+    ) -> None:
+        _check_count("until", until, least=1)
+        _check_count("every", every, least=1)
+        _check_count("checkpoint_every", checkpoint_every, least=0)
+        if stop is not None and not callable(stop):
+            raise ValueError(
+                f"stop = {stop!r} is no function of a row: give one that says whether to stop, or "
+                f"partavg.Patience"
+            )
+        for metric in metrics:
+            METRICS.find(metric)
+        folder = _folder(out, resume=resume, best=best)
+        self.finished = False
+        """Whether it was finished before, so that nothing is left to train."""
+        dealt = _dealt(simulation, test, test_split)
+        options = Metrics(
+            evaluate_every=1,
+            discrepancy_every=1,
+            clients_every=0 if dealt is None else 1,
+            extra=tuple(metrics),
+        )
+        checkpoints = Checkpoints(every=checkpoint_every if folder else 0, best=best)
+        resuming = False
+        if folder:
+            with in_python():
+                folder.check_free(resume=resume, force=force)
+            resuming = resume and folder.exists
+            if resuming:
+                simulation.use(_stored_engine(folder, simulation.engine))
+        sections = _sections(simulation, until, every, options, checkpoints)
+        train = simulation.samples if folder else None
+        super().__init__(
+            simulation,
+            until,
+            Meter(simulation, options, until, train=train, test=test, test_split=dealt),
+            settings=flat(sections),
+            folder=folder,
+            checkpoints=checkpoints,
+            sinks=sinks,
+            every=every,
+            stop=deepcopy(stop),  # which may remember what it saw of another run
+        )
+        if folder and resuming:
+            self._go_on(folder, sections)
+        elif folder:
+            folder.write_start(dump_sections(sections), _environment(simulation))
+            folder.write_split(_label_counts(simulation))
+
+    @property
+    def rows(self) -> list[Row]:
+        """All rows measured so far, those of before a resume included."""
+        return list(self._folder.rows()) if self._folder else self._all
+
+    def _go_on(self, folder: RunFolder, sections: Sections) -> None:
+        """Restore what the folder holds, if it is of the same simulation."""
+        stored = flat_keys(folder.config_path.read_text(encoding="utf-8"))
+        steps, wanted = stored.get("training.steps", 0), flat_keys(dump_sections(sections))
+        for key in {**stored, **wanted}:
+            same = stored.get(key) == wanted.get(key) or key.startswith(_FREE)
+            if not same and key != "training.steps":
+                raise ValueError(
+                    f"{folder.path} was started with {key} = {stored.get(key)!r}, and this "
+                    f"simulation has {wanted.get(key)!r}: make it as it was, or use another out"
+                )
+        if self.steps < steps:
+            raise ValueError(
+                f"{folder.path} was started for {steps} steps, and until = {self.steps} is less: "
+                f"use {steps} or more"
+            )
+        with in_python():
+            self.restore()
+        self.finished = folder.finished and self.steps == steps
+        if self.steps > steps:
+            folder.summary_path.unlink(missing_ok=True)
+            write_text(folder.config_path, dump_sections(sections))
+
+
+@contextmanager
+def in_python() -> Iterator[None]:
+    """What the command line calls --resume is resume=True here."""
+    try:
+        yield
+    except ValueError as error:
+        said = re.sub(r"--(resume|force)\b", r"\1=True", str(error)).replace("--out", "out")
+        raise ValueError(said) from None
+
+
+def _dealt(
+    simulation: Simulation, test: Samples | None, given: TestSplit
+) -> Sequence[Tensor] | None:
+    """The test samples of each client, where clients are measured."""
+    if given is None and not (simulation.local and test):
+        return None
+    if test is None:
+        raise ValueError(f"test_split = {given!r} needs samples to deal: give test, too")
+    if isinstance(given, str) and given != "alike":
+        raise ValueError(
+            f"test_split = {given!r} is not known: use alike, or a tensor of indices per client"
+        )
+    if given is None or isinstance(given, str):
+        return split_alike(simulation.samples.targets, simulation.split, test[1])
+    check_split(given, len(simulation.split), len(test[1]))
+    return given
+
+
+def _folder(out: str | Path | None, *, resume: bool, best: str) -> RunFolder | None:
+    if out is not None:
+        return RunFolder(Path(out))
+    if resume:
+        raise ValueError("resume=True goes on with a run in a folder: give out, its folder")
+    if best:
+        raise ValueError(f"best = {best!r} keeps a model in a folder: give out, its folder")
+    return None
+
+
+def _sections(
+    simulation: Simulation, until: int, every: int, options: Metrics, checkpoints: Checkpoints
+) -> Sections:
+    """All that config.toml says of it."""
+    sections = {name: dict(values) for name, values in simulation.settings.items()}
+    sections["training"]["steps"] = until
+    extra = {"extra": list(options.extra)} if options.extra else {}
+    return {
+        **sections,
+        "metrics": {"every": every, **extra},
+        "checkpoints": asdict(checkpoints),
+        MADE_BY: {"made_by": "a simulation in Python"},
+    }
+
+
+def _environment(simulation: Simulation) -> Row:
+    engine = simulation.engine
+    return {
+        "seed": simulation.settings["training"]["seed"],
+        "engine": f"{engine.name} ({engine.reason})",
+        "ranks": 1,
+    }
+
+
+def _stored_engine(folder: RunFolder, chosen: Choice) -> Choice:
+    """The engine of a run that goes on."""
+    stored = flat_keys(folder.config_path.read_text(encoding="utf-8"))
+    name, chunk = stored.get("engine.name", chosen.name), stored.get("engine.chunk", chosen.chunk)
+    return chosen._replace(name=name, chunk=chunk, reason="as before")
+
+
+def _label_counts(simulation: Simulation) -> list[list[int]]:
+    """How many samples of each class each worker owns; none where there are no classes."""
+    labels = simulation.samples.targets
+    if not isinstance(labels, Tensor) or labels.ndim != 1 or labels.dtype.is_floating_point:
+        return []
+    if not len(labels) or int(labels.min()) < 0:
+        return []
+    known, classes = labels.cpu(), int(labels.max()) + 1
+    return [known[own].bincount(minlength=classes).tolist() for own in simulation.split]
+
+
+def _check_count(name: str, value: object, *, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} = {value!r} makes no sense: use a whole number from {least} on")
