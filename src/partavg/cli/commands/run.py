@@ -81,14 +81,18 @@ def run(
 def _sentence(summary: dict[str, Any], caveat: str) -> str:
     """How a run ended, in one line."""
     said = {
-        "accuracy": lambda value: f"accuracy of u_K {100 * value:.2f} %",
-        "clients_accuracy": lambda value: f"mean accuracy of clients {100 * value:.2f} %",
-        "clients_accuracy_worst": lambda value: f"of the worst {100 * value:.2f} %",
-        "train_loss": lambda value: f"training loss {value:.3f}",
-        "peak_discrepancy": lambda value: f"peak discrepancy {value:.3g}",
+        "accuracy": "accuracy of u_K {:.2%}",
+        "clients_accuracy": "mean accuracy of clients {:.2%}",
+        "clients_accuracy_worst": "of the worst {:.2%}",
+        "train_loss": "training loss {:.3f}",
+        "peak_discrepancy": "peak discrepancy {:.3g}",
     }
     parts = [
-        *(say(summary[key]) for key, say in said.items() if key in summary),
+        *(
+            form.format(summary[key]).replace("%", " %")
+            for key, form in said.items()
+            if key in summary
+        ),
         f"{summary['bytes'] / 1e6:.1f} MB and {summary['messages']} messages per worker",
         f"{summary['seconds']:.1f} s",
     ]
