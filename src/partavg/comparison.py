@@ -189,6 +189,9 @@ def results(entries: Sequence[StartedRun]) -> list[Result]:
 NOTE = "Results are of the averaged model u_K, on test and training set; sent per worker."
 
 
+CLIENTS = "Clients: each one's own model on its own test samples, all counted alike."
+
+
 def caveat(summaries: Sequence[Row]) -> str:
     """What must be said of runs that were shortened for a trial; empty if none was."""
     scales = sorted({summary.get("scale", 1) for summary in summaries} - {1})

@@ -87,6 +87,7 @@ def run(
 def _sentence(summary: dict[str, Any], main: "Metric | None", caveat: str) -> str:
     """How a run ended, in one line: by the metric that runs are compared by, and what it took."""
     said: dict[str, Callable[[Any], str]] = {
+        "clients_accuracy_worst": lambda value: f"of the worst client {100 * value:.2f} %",
         "train_loss": "training loss {:.3f}".format,
         "peak_discrepancy": "peak discrepancy {:.3g}".format,
         "bytes": lambda value: f"{value / 1e6:.1f} MB sent per worker",
@@ -96,7 +97,8 @@ def _sentence(summary: dict[str, Any], main: "Metric | None", caveat: str) -> st
     parts = [caveat] if caveat else []
     if main and main.key != "train_loss":
         unit = f" {main.unit}" if main.unit else ""
-        parts.append(f"{main.called} of u_K {main.text(summary[main.key])}{unit}")
+        whose = "" if main.key.startswith("clients_") else " of u_K"
+        parts.append(f"{main.called}{whose} {main.text(summary[main.key])}{unit}")
     parts += [say(summary[key]) for key, say in said.items() if summary.get(key) is not None]
     spent = summary.get("timings") or {}
     total = sum(spent.values()) or 1
