@@ -10,12 +10,14 @@ from partavg.data.test_split import split_alike, split_by_owner
 
 
 @given(
-    clients=st.integers(1, 12), classes=st.integers(2, 6), tested=st.integers(12, 80),
+    clients=st.integers(1, 12), classes=st.integers(2, 6), each=st.integers(12, 30),
     alpha=st.sampled_from([0.4, 10.0]), seed=st.integers(0, 99),
 )  # fmt: skip
 def test_each_class_goes_out_in_the_proportions_of_training(
-    clients: int, classes: int, tested: int, alpha: float, seed: int
+    clients: int, classes: int, each: int, alpha: float, seed: int
 ) -> None:
+    """Of each class there are enough to test on, even if all clients own that one only."""
+    tested = classes * each
     labels, test = torch.arange(240) % classes, torch.arange(tested) % classes
     split = dirichlet(labels, clients, seed, alpha=alpha, minimum=1)
     found = split_alike(labels, split, test, seed)
