@@ -105,6 +105,7 @@ def test_what_the_theorems_do_not_cover_is_said(recipe: Path) -> None:
         (["pace.name=fixed", "pace.counts=[2, 4]"], "workers of unequal pace"),
         (["adapt.name=adacomm"], "an interval that changes"),
         (["lr_schedule.warmup=2"], "a learning rate that changes"),
+        (['averaging.local=["*.bias"]'], "parameters that are never averaged"),
     ],
 )
 def test_theorem_1_is_not_said_to_hold_where_its_proof_does_not(
