@@ -223,7 +223,7 @@ class RunFolder:
 
     def summary(self) -> Row:
         """The summary of a finished run."""
-        return read_summary(self.summary_path)
+        return read_summary(self.summary_path, self.metrics())
 
     def settings(self) -> dict[str, Any]:
         """The keys of its config, `section.key`, as they stand there."""
