@@ -159,7 +159,7 @@ class Simulation:
     ) -> None:
         check_model(model, loss)
         check_policies(schedule, participation, pace, adapt, transform)
-        check_engine(engine, precision, deterministic)
+        check_engine(engine, precision, bank, deterministic)
         batch, chunk = whole(batch, "batch", 1), whole(chunk, "chunk", 0)
         delay, seed = whole(delay, "delay", 0), whole(seed, "seed", 0)
         self._processes = processes or OneProcess()

@@ -65,6 +65,8 @@ def _choice(
     keys: list[Key], inputs: Columns | None, targets: Columns | None
 ) -> tuple[Columns, Columns]:
     """Which columns are inputs, which are targets."""
+    if not keys:
+        raise ValueError("the samples have no columns: give inputs and targets")
     known = ", ".join(map(repr, keys))
     for name in (*_listed(inputs), *_listed(targets)):
         if name not in keys:
