@@ -117,7 +117,7 @@ sinks = ["{0}:Lines"]
 def write(folder: Path, named: str = "own.py") -> Path:
     """The files, and a recipe that names their things."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "own.py").write_text(OWN)
+    (folder / f"{named.removesuffix('.py')}.py").write_text(OWN)
     (folder / "helpers.py").write_text(HELPERS)
     recipe = folder / "recipe.toml"
     recipe.write_text(RECIPE.format(named))

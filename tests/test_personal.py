@@ -1,10 +1,16 @@
 """Personal parameters: FedPer, FedBN and LG-FedAvg are what their papers say."""
 
+import json
+import re
 from collections import OrderedDict
+from pathlib import Path
+from statistics import mean, pstdev
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
+from tests import tasks
 from tests.outside import FedDyn, median
 from tests.personal_twin import Twin
 from torch import Tensor, nn
@@ -22,16 +28,21 @@ from partavg import (
     Simulation,
     Span,
     adam,
+    build,
     by_channel,
     dirichlet,
     fedadam,
     fedavgm,
+    follow,
 )
+from partavg.backends.client_models import own_columns
 from partavg.core.pace import Fixed
 from partavg.core.participation import Participation
 from partavg.core.partition import PARTITIONS
 from partavg.data.batches import Batches
+from partavg.data.dataset import Samples
 from partavg.data.test_split import split_alike
+from partavg.evaluation import evaluate
 from partavg.solvers import SOLVERS
 
 CLIENTS, BATCH, STEPS = 6, 4, 14
@@ -101,7 +112,11 @@ def assert_same(made: Simulation, expected: Twin) -> None:
             for name, tensor in {**slot.momentum, **own.momentum}.items():
                 torch.testing.assert_close(velocity[name], tensor, rtol=0, atol=1e-9)
     for name, sharing in zip(("params", "buffers"), made._sharing, strict=True):
-        kept = sharing.own.views(made._own_columns(name)) if sharing.local else {}
+        kept = (
+            sharing.own.views(own_columns(made.workers, made._current.plan, name))
+            if sharing.local
+            else {}
+        )
         for key, rows in kept.items():
             for client, row in enumerate(rows):
                 wanted = getattr(expected.own[client], name)[key].double()
@@ -149,7 +164,10 @@ def test_the_system_is_the_textbook(who: str, case: str) -> None:
         if record.step in (1, 5, STEPS) and "bank" not in options:
             for client, found in enumerate(made.evaluate_clients(test, own)):
                 mine = tuple(tensor[own[client]] for tensor in test)
-                assert found == pytest.approx(expected.evaluate(client, mine), abs=1e-9)
+                loss, accuracy = expected.evaluate(client, mine)
+                assert found is not None
+                assert found.loss == pytest.approx(loss, abs=1e-9)
+                assert found.accuracy == pytest.approx(accuracy)
             assert_same(made, expected)  # measuring changes nothing
 
 
@@ -351,3 +369,101 @@ def test_one_step_of_everybody_alone() -> None:
     for name in set(names) - {"neck.bias"}:
         rows = (m._model.params.views(m.workers.params)[name] for m in (made, alone))
         torch.testing.assert_close(*rows)
+
+
+def recorded(folder: Path, **sections: dict) -> tuple[list[dict], dict]:
+    """The rows and the summary of a run."""
+    rows = list(tasks.run(folder, **sections))
+    return rows, json.loads((folder / "summary.json").read_text())
+
+
+def test_a_run_measures_clients_where_something_is_local(tmp_path: Path) -> None:
+    rows, summary = recorded(tmp_path / "run", averaging={"local": ["5.*"]})
+    keys = {"clients_accuracy", "clients_accuracy_worst", "clients_accuracy_spread", "clients_loss"}
+    measured = [row["step"] for row in rows if keys <= row.keys()]
+    assert measured == [5, 10, 12], "as often as u would be, and at the end"
+    last = rows[-1]
+    assert last["clients_accuracy_worst"] <= last["clients_accuracy"]
+    for key in keys:
+        assert summary[key] == last[key]
+    assert not {"accuracy", "test_loss", "train_loss"} & {*summary, *last}, "nobody has u"
+
+
+def test_clients_can_be_measured_with_nothing_local(tmp_path: Path) -> None:
+    rows, summary = recorded(tmp_path / "run", metrics={"clients_every": 4})
+    assert [row["step"] for row in rows if "clients_accuracy" in row] == [4, 8, 12]
+    assert [row["step"] for row in rows if "accuracy" in row] == [5, 10, 12]
+    config, data = tasks.config(), tasks.data()
+    own = build.test_split(config, data)
+    assert sorted(torch.cat(own).tolist()) == list(range(len(data.test.targets)))
+    model = build.simulation(config, data, torch.device("cpu"))
+    for _ in model.train(12):
+        pass
+    found = [
+        evaluate(model.consensus(), F.cross_entropy, tuple(t[mine] for t in data.test)).accuracy
+        for mine in own
+    ]
+    assert summary["clients_accuracy"] == pytest.approx(mean(found))
+    assert summary["clients_accuracy_worst"] == pytest.approx(min(found))
+    assert summary["clients_accuracy_spread"] == pytest.approx(pstdev(found))
+
+
+def test_clients_are_not_measured_unasked(tmp_path: Path) -> None:
+    rows, _ = recorded(tmp_path / "run")
+    assert not any(key.startswith("clients") for row in rows for key in row)
+
+
+def test_clients_that_are_left_out_are_counted(tmp_path: Path) -> None:
+    data = tasks.data()
+    few = data._replace(test=Samples(*(tensor[:3] for tensor in data.test)))
+    with patch.object(tasks, "data", lambda: few):
+        rows, summary = recorded(tmp_path / "run", averaging={"local": ["5.*"]})
+    assert summary["clients_left_out"] == 1
+    assert "clients_accuracy" in rows[-1]
+
+
+def test_a_scaled_run_measures_clients_as_often() -> None:
+    config = tasks.config(metrics={"clients_every": 8}, training={"scale": 0.5})
+    assert build.metrics(config).clients_every == 4
+
+
+def test_a_recipe_that_cannot_be_is_refused_at_once() -> None:
+    for averaging, sentence in (
+        ({"local": ["9.*"]}, "local '9.*' matches no parameter"),
+        ({"local": ["*"]}, "nothing is left to average"),
+        ({"local": ["5.*"], "buffers": "recompute"}, "there is none: use part, every or local"),
+        ({"local": "5.*"}, "averaging.local = "),
+    ):
+        with pytest.raises(ValueError, match=re.escape(sentence)):
+            build.check(tasks.config(averaging=averaging), tasks.data())
+
+
+def test_writers_are_tested_on_their_own() -> None:
+    data = tasks.data()
+    known = data._replace(writers=torch.arange(120) % 8, test_writers=torch.arange(30) % 8)
+    config = tasks.config(split={"name": "writer", "alpha": None, "minimum": None})
+    owned, tested = build.split(config, known), build.test_split(config, known)
+    for mine, test in zip(owned, tested, strict=True):
+        assert set(known.test_writers[test].tolist()) == set(known.writers[mine].tolist())
+    alike = build.test_split(config, known._replace(test_writers=None))
+    assert sorted(torch.cat(alike).tolist()) == list(range(30))
+
+
+def test_follow_measures_clients(tmp_path: Path) -> None:
+    test = samples()
+    table = follow(simulation(FEDPER), 4, test=test, every=2)
+    assert {"clients_accuracy", "clients_accuracy_worst"} <= set(table.columns)
+    assert "accuracy" not in table.columns
+    both = follow(simulation(), 4, test=test, test_split="alike", every=2)
+    assert {"clients_accuracy", "accuracy"} <= set(both.columns)
+    assert "clients_accuracy" not in follow(simulation(), 4, test=test, every=2).columns
+    with pytest.raises(ValueError, match="test_split = 'likewise' is not known: use alike"):
+        follow(simulation(), 4, test=test, test_split="likewise")
+    with pytest.raises(ValueError, match="needs samples to deal: give test, too"):
+        follow(simulation(), 4, test_split="alike")
+
+
+def test_a_state_of_other_local_parameters_is_refused() -> None:
+    saved = simulation(FEDPER).state()
+    with pytest.raises(ValueError, match=r"averaging\.local"):
+        simulation(FEDBN).load(saved)

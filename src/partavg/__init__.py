@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import partavg.metrics as metrics  # noqa: F401
     from partavg.api import compare, follow, run
     from partavg.backends.distributed import attach
     from partavg.backends.simulate import Discrepancy, Simulation
@@ -169,6 +170,8 @@ _MOVED = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "metrics":  # a module of public functions
+        return import_module("partavg.metrics")
     for module, names in _HOMES.items():
         if name in names.split():
             value = getattr(import_module(f"partavg.{module}"), name)

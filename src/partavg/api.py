@@ -21,7 +21,7 @@ from partavg.recipe_run import Run
 from partavg.report.page import write_page
 from partavg.report.runs import gather
 from partavg.session import Diverged, Session, Stop
-from partavg.simulation_run import SimulationRun, in_python
+from partavg.simulation_run import SimulationRun, TestSplit, in_python
 from partavg.sinks import sinks_of
 from partavg.sinks.progress import Display
 from partavg.sinks.sink import Sink, SinkLike
@@ -33,6 +33,7 @@ def follow(
     until: int,
     *,
     test: Any = None,
+    test_split: TestSplit = None,
     every: int = 10,
     name: str = "run",
     metrics: Asked = (),
@@ -52,6 +53,10 @@ def follow(
     functions of a row, sinks, or names of sinks, as in recipes. Training that diverges raises
     `Diverged`.
 
+    `test_split` are the test samples of each client, on which its own model is measured, or "alike"
+    for a share of `test` like its training samples: the default where parameters are `local`, since
+    then nobody has the averaged model.
+
     `out` is a run folder like those of the command line, with checkpoints and a report; with
     `resume` what is there goes on, to the same numbers. `stop` is asked after every row whether to
     end early, for example `Patience("accuracy", 5)`. `best` names a metric: the averaged model with
@@ -66,6 +71,7 @@ def follow(
         simulation,
         until,
         test=test,
+        test_split=test_split,
         every=every,
         metrics=metrics,
         sinks=sinks,
@@ -92,6 +98,7 @@ def compare(
     interval: int | None = None,
     seeds: int | Sequence[int] = 1,
     test: Any = None,
+    test_split: TestSplit = None,
     every: int = 10,
     metrics: Asked = (),
     sinks: Sequence[SinkLike] = (),
@@ -133,6 +140,7 @@ def compare(
                 made,
                 until,
                 test=test,
+                test_split=test_split,
                 every=every,
                 metrics=metrics,
                 sinks=sinks,

@@ -29,7 +29,7 @@ from partavg.data.batches import Batches
 from partavg.data.dataset import Dataset
 from partavg.data.images import Images
 from partavg.data.ownership import Split, checked_split
-from partavg.data.samples import Samples, shapes
+from partavg.data.samples import shapes
 from partavg.data.split import BY_CLIENT
 from partavg.data.test_split import split_alike, split_by_owner
 from partavg.engines.model import Loss, RowModel
@@ -179,13 +179,7 @@ def test_split(config: Config, full: Dataset) -> Split:
     owned, writers = split(config, data), data.writers
     if config.split.name in BY_CLIENT and writers is not None and data.test_writers is not None:
         return split_by_owner(writers, owned, data.test_writers)
-    known, tested = (_labels(samples) for samples in (data.train, data.test))
-    return split_alike(known, owned, tested, config.training.seed)
-
-
-def _labels(samples: Samples) -> Tensor:
-    """The class of each sample; one for all where there are none."""
-    return samples.labels if samples.labels is not None else torch.zeros(samples.size).long()
+    return split_alike(data.train.classes, owned, data.test.classes, config.training.seed)
 
 
 def label_counts(config: Config, full: Dataset) -> list[list[int]]:

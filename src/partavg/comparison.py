@@ -7,9 +7,10 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from partavg.config import Config
+from partavg.config_toml import differences
 from partavg.folder import RunFolder
 from partavg.metrics.metric import Metric, Row, distinct, number
-from partavg.recipe import Recipe
+from partavg.recipe import Recipe, key_of
 
 SCHEMES = ("periodic", "partial", "synchronous")
 
@@ -42,6 +43,7 @@ def planned_runs(recipe: Recipe, schemes: Sequence[str], seeds: int, out: Path) 
     if len(set(schemes)) < len(schemes) or not schemes:
         raise ValueError(f"schemes {', '.join(schemes)!r}: name each scheme once, at least one")
     configs = {scheme: configured(recipe, scheme) for scheme in schemes}
+    check_taken(recipe, schemes)
     for scheme, config in configs.items():
         check_scheme_name(scheme)
         if config.data != configs[schemes[0]].data:
@@ -79,6 +81,18 @@ def configured(recipe: Recipe, scheme: str) -> Config:
     return replace(config, averaging=averaging)
 
 
+def check_taken(recipe: Recipe, schemes: Sequence[str]) -> None:
+    """Raise a ValueError for a setting given on the command line that every scheme sets itself."""
+    own = [set(differences(recipe.config(name), configured(recipe, name))) for name in schemes]
+    for override in recipe.overrides:
+        key = key_of(override)
+        if all(key in keys for keys in own):
+            raise ValueError(
+                f"{override.strip()} would be taken by no run: {key} is what a scheme sets "
+                f"({', '.join(schemes)}); leave it out, or use a scheme like 4-parts"
+            )
+
+
 def resumed(entries: Sequence[PlannedRun]) -> list[PlannedRun]:
     """The entries of a comparison to resume: all with the engine of a run that was started."""
     started = [entry for entry in entries if entry.folder.exists]
@@ -93,7 +107,11 @@ def chosen(recipe: Recipe, scheme: str | None) -> Config:
     """The settings of a single run: of a scheme, of partial averaging, or as the recipe stands."""
     if scheme is None and (recipe.schemes or recipe.paper):
         scheme = "partial"
-    return configured(recipe, scheme) if scheme else recipe.config()
+    if scheme is None:
+        return recipe.config()
+    config = configured(recipe, scheme)
+    check_taken(recipe, [scheme])
+    return config
 
 
 def _says_parts(scheme: str) -> bool:
@@ -169,6 +187,9 @@ def results(entries: Sequence[StartedRun]) -> list[Result]:
 
 
 NOTE = "Results are of the averaged model u_K, on test and training set; sent per worker."
+
+
+CLIENTS = "Clients: each one's own model on its own test samples, all counted alike."
 
 
 def caveat(summaries: Sequence[Row]) -> str:

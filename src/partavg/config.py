@@ -239,7 +239,7 @@ def _dataset(made: Any) -> Any:
     train, test = (Samples(*pair) for pair in made)
     targets = [samples.targets for samples in (train, test)]
     if not all(isinstance(labels, Tensor) and _are_labels(labels) for labels in targets):
-        return Dataset(train, test, 0)
+        return Dataset(train, test)
     return Dataset(train, test, 1 + max(int(labels.max()) for labels in targets))
 
 

@@ -1,6 +1,6 @@
 """Loss and scores of a model on samples."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
@@ -140,7 +140,7 @@ def count(
     module.eval()
     summed: dict[str, Any] = {}
     for inputs, targets in _batches(_device(module, samples.inputs), *samples):
-        loss.find_out(partial(_few, module, transform, inputs, targets))
+        loss.find_out(partial(_some, module, transform, inputs, targets))
         outputs = trees.call(module, transform(inputs))
         found = {"": loss.of(outputs, targets), **{s.key: s.of(outputs, targets) for s in scores}}
         summed = {key: add(summed[key], found[key]) for key in found} if summed else found
@@ -150,10 +150,20 @@ def count(
 
 @torch.no_grad()
 def recompute_statistics_(
-    module: nn.Module, inputs: Inputs, transform: Transform = unchanged
+    module: nn.Module,
+    inputs: Inputs,
+    transform: Transform = unchanged,
+    resting: Container[str] = (),
 ) -> None:
-    """Replace BatchNorm's running statistics by their mean over batches of the inputs."""
-    norms: list[Any] = [norm for norm in module.modules() if isinstance(norm, batch_norms())]
+    """Replace BatchNorm's running statistics by their mean over batches of the inputs.
+
+    Layers that are `resting`, by their names, keep theirs: they were in evaluation mode all along.
+    """
+    norms: list[Any] = [
+        norm
+        for name, norm in module.named_modules()
+        if isinstance(norm, batch_norms()) and name not in resting
+    ]
     momenta = [norm.momentum for norm in norms]
     module.eval()
     for norm in norms:
@@ -167,13 +177,14 @@ def recompute_statistics_(
         norm.eval()
 
 
-def _few(
+def _some(
     module: nn.Module, transform: Transform, inputs: Inputs, targets: Inputs, most: int, times: int
 ) -> tuple[Any, Inputs]:
-    """Outputs and targets of the first samples of a batch, all of them so many times."""
+    """Outputs and targets of samples at equal distances in a batch, all of them so many times."""
+    apart = max(1, trees.count(targets) // most)
 
     def some(tensor: Tensor) -> Tensor:
-        return torch.cat([tensor[:most]] * times)
+        return torch.cat([tensor[::apart]] * times)
 
     return trees.call(module, transform(trees.each(some, inputs))), trees.each(some, targets)
 

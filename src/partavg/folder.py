@@ -74,8 +74,8 @@ class RunFolder:
         `force` gives away the run that is here, and nothing else.
         """
         if not self.exists:
-            self._check_strangers()
             self._check_nesting()
+            self._check_strangers()
             return
         check_page(self.report_path, force=force)
         if force or resume:
@@ -132,7 +132,9 @@ class RunFolder:
         where the metrics go beside their file may change. Files that it names are where the wanted
         one has them.
         """
-        stored = parse(as_wanted(self.path, read(self.config_path), to_tables(wanted)))
+        tables = read(self.config_path)
+        tables.get("metrics", {}).pop("sinks", None)
+        stored = parse(as_wanted(self.path, tables, to_tables(wanted)))
         stored = replace(stored, metrics=replace(stored.metrics, sinks=wanted.metrics.sinks))
         chosen, engine = stored.engine, wanted.engine
         if engine.name in ("auto", chosen.name):

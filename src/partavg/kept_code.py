@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -10,7 +10,6 @@ from partavg import own_code
 from partavg.named import own_names, renamed
 
 _FOLDER, _INDEX = "code", "code.json"
-_FREE = "metrics.sinks"  # where metrics go may change when a run is resumed
 Index = dict[str, dict[str, str]]
 """What is known of each kept file: its sha256, and the `file` or `module` that it was."""
 
@@ -53,9 +52,17 @@ def keep(folder: Path, tables: Mapping[str, Any]) -> dict[str, Any]:
 def restored(folder: Path, tables: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a run folder, naming the files that they were made of.
 
-    A file that is not what it was is replaced by its copy, with a warning.
+    Files that are not what they were are replaced by their copies, with a warning.
     """
-    return _restored(folder, tables, (), warns=True)
+    homes = _homes(folder, tables, ())
+    for home, (place, origin) in homes.items():
+        if place == (folder / home).resolve() != origin:
+            warnings.warn(
+                f"{origin} does not hold what it held when {folder} was started: going on with the "
+                f"copies in {place}",
+                stacklevel=2,
+            )
+    return _moved(folder, tables, homes)
 
 
 def as_wanted(folder: Path, tables: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,34 +70,43 @@ def as_wanted(folder: Path, tables: Mapping[str, Any], wanted: Mapping[str, Any]
     index = _read_index(folder)
     stored, ours = own_names(tables), own_names(wanted)
     for key in stored.keys() & ours.keys():
-        if not key.startswith(_FREE) and _alike(stored[key], ours[key]):
+        if own_code.without_folder(stored[key]) == own_code.without_folder(ours[key]):
             _check_unchanged(folder, index, stored[key], ours[key])
-    places = [Path(own_code.place(name)) for name in ours.values() if own_code.is_file(name)]
-    return _restored(folder, tables, places, warns=False)
+    files = (Path(own_code.place(name)) for name in ours.values() if own_code.is_file(name))
+    return _moved(folder, tables, _homes(folder, tables, [file.parent for file in files]))
 
 
-def _restored(
-    folder: Path, tables: Mapping[str, Any], places: Iterable[Path], *, warns: bool
-) -> dict[str, Any]:
+def _homes(
+    folder: Path, tables: Mapping[str, Any], others: Sequence[Path]
+) -> dict[str, tuple[Path, Path]]:
+    """Where the files of each folder of kept ones are as they were, and where they were."""
     index = _read_index(folder)
-
-    def found(name: str) -> str:
-        kept, _, attribute = name.rpartition(":")
-        if "file" not in index.get(kept, {}):
-            return own_code.anchored(name, folder)
-        origin, copy = Path(index[kept]["file"]), (folder / kept).resolve()
-        for path in (*places, origin, copy):
-            if path.name == copy.name and not _changed(path, index, kept):
+    named: dict[str, list[str]] = {}
+    for file in map(own_code.place, own_names(tables).values()):
+        if "file" in index.get(file, {}):
+            named.setdefault(file.rpartition("/")[0], []).append(file)
+    found = {}
+    for home, kept in named.items():
+        origin, copies = Path(index[kept[0]]["file"]).parent, (folder / home).resolve()
+        for place in (*others, origin, copies):
+            if not any(_changed(place / Path(one).name, index, one) for one in kept):
                 break
         else:
-            raise ValueError(f"{copy} is not what was kept with the run: begin again with --force")
-        if path == copy != origin and warns:
-            warnings.warn(
-                f"{origin} is not what it was when {folder} was started: going on with the copy "
-                f"{copy}",
-                stacklevel=2,
+            raise ValueError(
+                f"{copies} does not hold what was kept with the run: begin again with --force"
             )
-        return f"{path}:{attribute}"
+        found[home] = place, origin
+    return found
+
+
+def _moved(
+    folder: Path, tables: Mapping[str, Any], homes: Mapping[str, tuple[Path, Path]]
+) -> dict[str, Any]:
+    """The settings with the files of kept names where they are."""
+
+    def found(name: str) -> str:
+        home, _, last = name.rpartition("/")
+        return f"{homes[home][0]}/{last}" if home in homes else own_code.anchored(name, folder)
 
     return renamed(tables, found)
 
@@ -109,11 +125,6 @@ def _check_unchanged(folder: Path, index: Index, kept: str, name: str) -> None:
             f"{changed} has changed since {folder} was started: put it back ({folder / _FOLDER} "
             f"has it as it was), resume with {folder / 'config.toml'}, or begin again with --force"
         )
-
-
-def _alike(one: str, other: str) -> bool:
-    """Whether two names stand for things of the same name, in files of the same name."""
-    return one.rpartition("/")[2] == other.rpartition("/")[2]
 
 
 def _changed(path: Path, index: Index, kept: str) -> str:

@@ -67,6 +67,17 @@ def anchored(name: str, folder: Path) -> str:
     return f"{path}:{name.rpartition(':')[2]}"
 
 
+def without_folder(thing: object) -> object:
+    """A name of the user's own wherever its file lies; anything else as it is.
+
+    >>> without_folder("/home/me/mine.py:thirds")
+    'mine.py:thirds'
+    """
+    if isinstance(thing, str) and is_own(thing) and is_file(thing):
+        return thing.rpartition("/")[2]
+    return thing
+
+
 def executed(name: str) -> OwnCode:
     """The file or module of a name, executed if that was not done yet."""
     key = place(anchored(name, Path.cwd()))

@@ -1,8 +1,9 @@
 """Recipes: TOML files that describe runs, those of the paper's tables among them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ class Recipe:
             if values.get("name", own.get("name")) != own.get("name"):
                 own.clear()  # another component has other options
             own.update(deepcopy(values))
-        for override in self.overrides:
+        for override in _names_first(self.overrides):
             override_(tables, override)
         tables = anchored(tables, Path.cwd())
         for code in own_names(tables).values():
@@ -72,3 +73,20 @@ def _title(given: Path, path: Path) -> str:
     if path.is_relative_to(ROOT):
         return path.relative_to(ROOT).with_suffix("").as_posix()
     return given.resolve().name if given.is_dir() else path.stem
+
+
+def _names_first(overrides: Sequence[str]) -> list[str]:
+    """Overrides in an order in which none undoes another: a name takes its old options away."""
+
+    def rank(override: str) -> float:
+        key = key_of(override)
+        return key.count(".") if key.endswith(".name") else inf
+
+    if {"training.steps", "training.epochs"} <= set(map(key_of, overrides)):
+        raise ValueError("training.steps and training.epochs are two budgets: set one of them")
+    return sorted(overrides, key=rank)
+
+
+def key_of(override: str) -> str:
+    """The setting that an override changes."""
+    return override.partition("=")[0].strip()

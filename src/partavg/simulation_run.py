@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from partavg.backends.description import Sections, flat
 from partavg.backends.simulate import Simulation
@@ -14,6 +14,9 @@ from partavg.config import Checkpoints, Metrics
 from partavg.config_toml import dump_sections, flat_keys
 from partavg.core.arguments import check_flag, check_kind
 from partavg.data.convert import as_samples
+from partavg.data.ownership import Split, checked_split
+from partavg.data.samples import Samples
+from partavg.data.test_split import split_alike
 from partavg.engines.choose import Choice
 from partavg.evaluation import Asked
 from partavg.folder import MADE_BY, RunFolder
@@ -24,6 +27,9 @@ from partavg.registry import mismatch, shown
 from partavg.session import Session, Stop
 from partavg.sinks import sinks_of
 from partavg.sinks.sink import SinkLike
+
+TestSplit = Sequence[Any] | Literal["alike"] | None
+"""The test samples of each client; "alike" deals them like its training samples."""
 
 _FREE = ("engine.", "metrics.", "checkpoints.", f"{MADE_BY}.")
 """What may change when a run goes on."""
@@ -41,6 +47,7 @@ class SimulationRun(Session):
         until: int,
         *,
         test: Any = None,
+        test_split: TestSplit = None,
         every: int = 10,
         metrics: Asked = (),
         sinks: Sequence[SinkLike] = (),
@@ -63,11 +70,17 @@ class SimulationRun(Session):
                 f"stop, or partavg.Patience"
             )
         asked = METRICS.asked(metrics)
+        if best in METRICS and METRICS[best].sums and best not in (one.key for one in asked):
+            asked += METRICS.asked([best])
         places = sinks_of(sinks)
         folder = _folder(out, resume=resume, best=best)
         self.finished = False
         """Whether it was finished before, so that nothing is left to train."""
-        options = Metrics(evaluate_every=1, discrepancy_every=1)
+        dtype = simulation.workers.params.dtype
+        known = None if test is None else as_samples(test, dtype=dtype)
+        dealt = _dealt(simulation, known, test_split)
+        every_row = 0 if dealt is None else 1
+        options = Metrics(evaluate_every=1, discrepancy_every=1, clients_every=every_row)
         checkpoints = Checkpoints(every=checkpoint_every if folder else 0, best=best)
         resuming = False
         if folder:
@@ -78,12 +91,18 @@ class SimulationRun(Session):
                 simulation.use(_stored_engine(folder, simulation.engine))
         sections = _sections(simulation, until, every, asked, checkpoints)
         train = simulation.samples if folder else None
-        dtype = simulation.workers.params.dtype
-        known = None if test is None else as_samples(test, dtype=dtype)
         super().__init__(
             simulation,
             until,
-            Meter(simulation, options, until, train=train, test=known, asked=asked),
+            Meter(
+                simulation,
+                options,
+                until,
+                train=train,
+                test=known,
+                test_split=dealt,
+                asked=asked,
+            ),
             settings=flat(sections),
             folder=folder,
             checkpoints=checkpoints,
@@ -124,6 +143,23 @@ class SimulationRun(Session):
             self.finished = folder.finished and self.steps == steps
             if self.steps > steps:
                 folder.reopen(dump_sections(sections), self.step)
+
+
+def _dealt(simulation: Simulation, test: Samples | None, given: TestSplit) -> Split | None:
+    """The test samples of each client, where clients are measured."""
+    if given is None and not (simulation.local and test):
+        return None
+    if test is None:
+        raise ValueError("test_split needs samples to deal: give test, too")
+    if isinstance(given, str) and given != "alike":
+        raise ValueError(
+            f"test_split = {given!r} is not known: use alike, or the indices of each client's "
+            f"samples"
+        )
+    if given is None or isinstance(given, str):
+        return split_alike(simulation.samples.classes, simulation.split, test.classes)
+    clients = len(simulation.split)
+    return checked_split(given, test.size, clients, "test_split", may_be_empty=True)
 
 
 @contextmanager

@@ -5,7 +5,8 @@ what it falls back on, and tests take each thing away to see it do so.
 """
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +74,31 @@ def hooked_norm(layer: nn.Module) -> str:
         if type(hook).__module__.startswith("torch.nn.utils."):
             return names.get(type(hook).__name__, "")
     return ""
+
+
+@contextmanager
+def random_calls() -> Iterator[list[str]]:
+    """The operations that draw from torch's generators, also in a backward pass.
+
+    None is seen where torch lets nobody see them.
+    """
+    seen: list[str] = []
+    try:
+        from torch.utils._python_dispatch import TorchDispatchMode
+    except ImportError:
+        yield seen
+        return
+
+    class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if torch.Tag.nondeterministic_seeded in func.tags:
+                seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    with Watching():  # type: ignore[no-untyped-call]
+        yield seen
 
 
 def body_of(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,11 +6,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations, spectral_norm, weight_norm
 
-from partavg import Schedule, Simulation
 from partavg.core.loop import Batch, Engine
 from partavg.engines.choose import choose
 from partavg.engines.model import RowModel
-from partavg.engines.trainable import check_types
 
 CPU = torch.device("cpu")
 WORKERS = 3
@@ -152,19 +150,3 @@ def test_what_cannot_be_trained_is_refused_with_a_sentence(make, sentence: str) 
     with pytest.raises(ValueError, match=sentence) as refusal:
         RowModel(make(), F.cross_entropy, CPU)
     assert "\n" not in str(refusal.value)
-
-
-@pytest.mark.parametrize(
-    ("module", "loss", "sentence"),
-    [
-        (F.relu, F.mse_loss, "the model <function relu.* is no module"),
-        (nn.ReLU, F.mse_loss, "no module: give a torch.nn.Module, an instance of it"),
-        (nn.Linear(5, 3), "mse", "the loss 'mse' is no function"),
-        (nn.Linear(5, 3), nn.MSELoss, "the loss <class .* is no function"),
-    ],
-)
-def test_what_is_no_model_and_no_loss_is_refused(module, loss, sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        check_types(module, loss)
-    with pytest.raises(ValueError, match=sentence):
-        Simulation(module, loss, (), [], schedule=Schedule.periodic(1), lr=1.0)

@@ -257,3 +257,43 @@ def test_a_run_without_metrics_has_a_page(tmp_path: Path) -> None:
 
 def test_an_empty_page_waits() -> None:
     assert "No runs yet" in page([], refresh=1)
+
+
+def traffic(folder: Path) -> Chart:
+    return next(
+        chart for chart in charts(grouped(gather([folder]))) if chart.key == "accuracy_bytes"
+    )
+
+
+def test_traffic_that_is_far_apart_has_a_logarithmic_axis(tmp_path: Path) -> None:
+    make(tmp_path / "partial")
+    make(tmp_path / "double", sends=2000)
+    assert not traffic(tmp_path).log_x
+    make(tmp_path / "synchronous", sends=20_000)
+    chart = traffic(tmp_path)
+    assert chart.log_x
+    assert "logarithmic" in chart.x_label
+    widths = []
+    for path in re.findall(r'<path class="line [^"]*" d="M([^"]*)"', draw(chart)):
+        places = [float(point.partition(",")[0]) for point in path.split()]
+        widths.append(max(places) - min(places))
+    assert min(widths) > 0.95 * max(widths), "tenfold traffic takes as much room for everybody"
+    assert data_of(page(gather([tmp_path])))["charts"]["accuracy_bytes"]["logX"] is True
+
+
+def test_what_is_sent_before_anything_is_has_no_place_on_a_logarithmic_axis() -> None:
+    curve = Curve(np.array([0.0, 1.0, 100.0]), np.array([1.0, 2.0, 3.0]))
+    drawn = Chart("a", "b", "c", "x", "y", [Line(0, 0, curve.within(1e-12, np.inf))], log_x=True)
+    assert "nan" not in draw(drawn)
+    assert "inf" not in draw(drawn)
+
+
+def test_one_evaluation_is_a_table_and_no_dot(tmp_path: Path) -> None:
+    comparison(tmp_path, steps=8, interval=10)
+    text = page(gather([tmp_path]))
+    figure = re.search(r'<figure id="chart-accuracy">(.*?)</figure>', text, re.DOTALL)[1]
+    assert "<svg" not in figure
+    assert "Measured once" in figure
+    assert re.search(r">partial</th><td>8</td><td>89.22 %</td>", figure)
+    assert "accuracy" not in data_of(text)["charts"]
+    assert '<figure id="chart-loss" data-chart="loss">' in text

@@ -9,6 +9,7 @@ from tests.strategies import rows
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver, Step
 from partavg.solvers.adam import Adam, adam, adamw
+from partavg.solvers.fednova import FedNova
 from partavg.solvers.fedprox import FedProx
 from partavg.solvers.outer import Outer, diloco, fedadam, fedavgm
 from partavg.solvers.scaffold import SCAFFOLD
@@ -16,7 +17,7 @@ from partavg.solvers.sgd import SGD
 
 
 @pytest.mark.parametrize("schedule", BOTH)
-@pytest.mark.parametrize("base", [SGD(0.9), FedProx(0.3), SCAFFOLD(), adam()])
+@pytest.mark.parametrize("base", [SGD(0.9), FedProx(0.3), SCAFFOLD(), FedNova(), adam()])
 def test_an_outer_step_of_1_is_plain_averaging(schedule: Schedule, base: Solver) -> None:
     same(run(Outer(SGD(), base=base), schedule), run(base, schedule))
 

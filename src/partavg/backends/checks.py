@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from partavg.backends.planner import Bank
 from partavg.core.adapt import Adapt
-from partavg.core.arguments import check_choice, check_flag
+from partavg.core.arguments import check_choice
 from partavg.core.loop import Batch
 from partavg.core.participation import Participation
 from partavg.core.rates import Rate
@@ -20,8 +20,6 @@ from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
 from partavg.data.images import Images
 from partavg.data.samples import shapes
-from partavg.engines.choose import EngineName
-from partavg.engines.fused.precision import Precision
 from partavg.registry import mismatch, shown
 
 
@@ -79,15 +77,9 @@ def check_policies(
         )
 
 
-def check_engine(engine: Any, precision: Any, bank: Any, deterministic: Any) -> None:
-    """Raise a ValueError for names that no engine, or place of what clients keep, has."""
-    for what, name, known in (
-        ("engine", engine, get_args(EngineName)),
-        ("precision", precision, get_args(Precision)),
-        ("bank", bank, get_args(Bank)),
-    ):
-        check_choice(what, name, known)
-    check_flag("deterministic", deterministic)
+def check_bank(bank: Any) -> None:
+    """Raise a ValueError for no place of what clients keep."""
+    check_choice("bank", bank, get_args(Bank))
 
 
 def whole(value: Any, what: str, least: int) -> int:

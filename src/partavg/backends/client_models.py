@@ -12,6 +12,9 @@ from torch.func import functional_call, vmap
 
 from partavg.core.inputs import Inputs, call, each
 from partavg.core.layout import Layout
+from partavg.core.local_columns import joined
+from partavg.core.plan import Plan
+from partavg.core.workers import Workers
 from partavg.data.samples import Samples
 from partavg.engines.model import RowModel
 from partavg.evaluation import ACCURACY, Evaluation, Transform, count, unchanged
@@ -25,6 +28,19 @@ def own_tensors(model: RowModel, rows: Tensor, layout: Layout) -> dict[str, Tens
     """Rows of all clients' own columns as named tensors, of the types that the model has."""
     views = layout.views(rows) if layout.names else {}
     return {name: model.native(name, view) for name, view in views.items()}
+
+
+def own_columns(workers: Workers, plan: Plan, name: str) -> Tensor:
+    """The local columns of the clients whose home is here, wherever these are active now."""
+    who, spans = plan.participation, plan.local.of(name)
+    rows = joined(getattr(workers, name), spans)
+    if who is None or not spans or not workers.bank:
+        return rows
+    own = workers.bank.get(f"local.{name}")
+    kept = joined(workers.bank[name], spans) if own is None else own.clone()
+    active = torch.tensor(who(max(1, workers.step)), device=kept.device)
+    plan.swap(rows, kept, active, active)
+    return kept
 
 
 @torch.no_grad()
@@ -99,12 +115,19 @@ class _Clients:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")  # vmap warns where it would be slow
                 found = self._mapped(clients) if self.own else self._joined(clients)
-                first = self.split[clients[0]]
-                single = call(self._model(clients[0]), self.transform(self._inputs(first)))
+                place = self._told_by(clients)
+                inputs = self._inputs(self.split[clients[place]])
+                single = call(self._model(clients[place]), self.transform(inputs))
         except Exception:  # the same error comes, and is shown, where a client is evaluated alone
             return None
-        alike = isinstance(single, Tensor) and single.shape == found[0].shape
-        return found if alike and _close(single, found[0]) else None
+        alike = isinstance(single, Tensor) and single.shape == found[place].shape
+        return found if alike and _close(single, found[place]) else None
+
+    def _told_by(self, clients: Sequence[int]) -> int:
+        """Which client's outputs would change if they depended on what else is in a batch."""
+        most = len(self.split[clients[-1]])
+        uneven = [place for place, client in enumerate(clients) if most % len(self.split[client])]
+        return uneven[-1] if uneven else 0
 
     def _joined(self, clients: Sequence[int]) -> list[Tensor]:
         """One model on the samples of all."""

@@ -1,9 +1,8 @@
 """The simulator: all workers in one process, or dealt over several."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from partavg.backends.checks import (
-    check_engine,
+    check_bank,
     check_model,
     check_policies,
     check_solver,
@@ -23,16 +22,10 @@ from partavg.backends.checks import (
     tried,
     whole,
 )
-from partavg.backends.client_models import evaluate_each, own_tensors
+from partavg.backends.client_models import own_columns, own_tensors
 from partavg.backends.current_plan import CurrentPlan
-from partavg.backends.description import (
-    Sections,
-    check_same_simulation,
-    component,
-    fingerprint,
-    plain,
-)
-from partavg.backends.evaluating import made_by_all
+from partavg.backends.description import Sections, check_state, given_settings, made_settings
+from partavg.backends.evaluating import Judge
 from partavg.backends.planner import (
     Bank,
     Buffers,
@@ -50,11 +43,9 @@ from partavg.backends.planner import (
 from partavg.backends.process_states import ProcessStates
 from partavg.backends.processes import OneProcess, Processes, dealt_evenly, own_workers
 from partavg.core import average
-from partavg.core.abilities import described
 from partavg.core.adapt import Adapt
 from partavg.core.aggregate import Aggregate, weighted_sum
 from partavg.core.exchange import common_model
-from partavg.core.local_columns import joined
 from partavg.core.loop import Batch, Record, Watch, train, unwatched
 from partavg.core.pace import Pace
 from partavg.core.participation import Participation
@@ -66,22 +57,14 @@ from partavg.core.trial import check_abilities, shared_names
 from partavg.core.workers import Workers
 from partavg.data.batches import Batches
 from partavg.data.convert import as_samples
-from partavg.data.gather import Store, chosen_store, gather_from, moved
+from partavg.data.gather import Store, gather_from
 from partavg.data.ownership import checked_split
 from partavg.data.samples import Samples
-from partavg.engines.choose import Choice, choose
+from partavg.engines.choose import Choice, check_engine, choose
 from partavg.engines.fused.precision import Precision
 from partavg.engines.model import Loss, RowModel
-from partavg.evaluation import (
-    Asked,
-    Counts,
-    Evaluation,
-    count,
-    recompute_statistics_,
-    scores_of,
-)
+from partavg.evaluation import Asked, Evaluation, recompute_statistics_
 from partavg.scores.mean_loss import MeanLoss
-from partavg.scores.score import Score
 from partavg.solvers.sgd import SGD
 
 Augment = Callable[[Any, Tensor | None], Any]
@@ -159,15 +142,16 @@ class Simulation:
     ) -> None:
         check_model(model, loss)
         check_policies(schedule, participation, pace, adapt, transform)
-        check_engine(engine, precision, bank, deterministic)
-        batch, chunk = whole(batch, "batch", 1), whole(chunk, "chunk", 0)
-        delay, seed = whole(delay, "delay", 0), whole(seed, "seed", 0)
+        check_engine(engine, chunk, precision, deterministic)
+        check_bank(bank)
+        batch, delay = whole(batch, "batch", 1), whole(delay, "delay", 0)
+        seed = whole(seed, "seed", 0)
         self._processes = processes or OneProcess()
         self._device = device_of(device)
         known = as_samples(samples, dtype=float_type(model))
         self.split = split = checked_split(split, known.size)
         """The indices of each worker's samples."""
-        self._gather, self._store = gather_from(known, self._device, store), store
+        self._gather = gather_from(known, self._device, store)
         self._batches = Batches(split, batch, seed)
         self._model = RowModel(model, loss, self._device)
         self._solver = SGD() if solver is None else solver
@@ -177,9 +161,10 @@ class Simulation:
         check_needs(self._solver, put_away=put_away, uneven=pace is not None, delay=delay)
         check_aggregate(aggregate, self._solver)
         self._lr = rate_of(lr)
-        self._loss = MeanLoss(loss)
         self._recompute = buffers == "recompute"
         self._transform = placed(transform, self._device) or _as_stored
+        near = self._model.dtype, self._device, store
+        self._judge = Judge(MeanLoss(loss), self._seen, *near, self._processes)
         if participation and participation.clients != len(split):
             raise ValueError(
                 f"participation counts {participation.clients} clients, the split {len(split)}: "
@@ -192,29 +177,27 @@ class Simulation:
         check_drawn_weights(shares, participation)
         self.active = participation.active if participation else len(split)
         """Workers that train at a time, in all processes."""
-        self._given: Sections = {
-            "training": {"workers": len(split), "batch": batch, "lr": plain(lr), "seed": seed},
-            "loss": {"name": described(loss)},
-            "solver": component(self._solver),
-            "averaging": {
-                "interval": schedule.interval,
-                "parts": schedule.parts,
-                "partition": plain(partition),
-                "weights": plain(weights),
+        self._given = partial(
+            given_settings,
+            split=split,
+            batch=batch,
+            lr=lr,
+            seed=seed,
+            loss=loss,
+            solver=self._solver,
+            schedule=schedule,
+            averaging={
+                "partition": partition,
+                "weights": weights,
                 "buffers": buffers,
-                "shuffle": schedule.shuffle is not None,
                 "delay": delay,
-                "local": list(local),
-                "aggregate": described(aggregate),
+                "local": local,
+                "aggregate": aggregate,
             },
-            "participation": {
-                "fraction": self.active / len(split),
-                **(plain(asdict(participation)) if participation else {}),
-            },
-            "pace": component(pace) if pace else {"name": "even"},
-            "adapt": component(adapt) if adapt else {"name": "fixed"},
-            "split": {"name": "given", "sha256": fingerprint(split)},
-        }
+            participation=participation,
+            pace=pace,
+            adapt=adapt,
+        )
         self._sharing = what_is_shared(local, self._model.params, self._model.buffers, buffers)
         planner = Planner(
             *self._sharing,
@@ -269,27 +252,8 @@ class Simulation:
 
         Two simulations with the same settings train alike, so far as that can be seen.
         """
-        model, engine = self._model, self.engine
-        return {
-            **self._given,
-            "model": {
-                "name": type(model.skeleton).__name__,
-                "parameters": model.params.size,
-                "dtype": str(model.dtype).removeprefix("torch."),
-                "sha256": fingerprint(model.start()),
-            },
-            "data": {
-                "name": "given",
-                "samples": self.samples.size,
-                "sha256": fingerprint(self.samples.tensors),
-            },
-            "engine": {
-                "name": engine.name,
-                "chunk": engine.chunk,
-                "precision": engine.precision,
-                "device": str(self._device),
-            },
-        }
+        made = made_settings(self._model, self.samples, self.engine, self._device)
+        return {**self._given(), **made}
 
     @property
     def samples(self) -> Samples:
@@ -359,25 +323,12 @@ class Simulation:
 
         It must be the state of a simulation like this one.
         """
-        self._processes.first(lambda: self._check_state(saved))
-        rows = {k: v for k, v in saved.items() if k != "settings"} if saved else None
-        self.workers.load_(self._states.deal(rows))
+        rows = {"params": self.workers.params, "buffers": self.workers.buffers}
+        shapes = {name: [self.active, tensor.shape[1]] for name, tensor in rows.items()}
+        self._processes.first(lambda: check_state(saved, lambda: self.settings, shapes))
+        state = {k: v for k, v in saved.items() if k != "settings"} if saved else None
+        self.workers.load_(self._states.deal(state))
         self._current.load(self.workers)
-
-    def _check_state(self, saved: Any) -> None:
-        """Raise a ValueError for what is no state, or the state of another simulation."""
-        wanted = {*Workers.__slots__} - {"common"}  # 0.1 did not know of it, nor of settings
-        if not isinstance(saved, Mapping) or not wanted <= saved.keys():
-            raise ValueError("what is loaded is no state of a simulation: give what state() gave")
-        if "settings" in saved:
-            check_same_simulation(self.settings, saved["settings"])
-        for name in ("params", "buffers"):
-            shape = [self.active, getattr(self.workers, name).shape[1]]
-            if list(saved[name].shape) != shape:
-                raise ValueError(
-                    f"the state has {name} {list(saved[name].shape)}, and this simulation {shape}: "
-                    f"load it into a simulation of the same model and workers"
-                )
 
     def consensus(self) -> nn.Module:
         """A copy of the model that holds u, the average of all workers, in evaluation mode.
@@ -387,7 +338,8 @@ class Simulation:
         rows = common_model(self.workers, self._current.plan, self._processes.reduce)
         module = self._model.module(*rows)
         if self._recompute:
-            recompute_statistics_(module, self.samples.inputs, self._seen)
+            resting = self._model.resting
+            recompute_statistics_(module, self.samples.inputs, self._seen, resting)
         return module
 
     def worker(self, row: int) -> nn.Module:
@@ -399,31 +351,19 @@ class Simulation:
 
         Samples are whatever `as_samples` takes.
         """
-        scores, module, known = scores_of(metrics), self.consensus(), self._known(samples)
-        some = dealt_evenly(known.size, self._processes.size)[self._processes.rank]
-        own = self._near(known.some(some))
-        counts = made_by_all(self._processes, lambda: self._count(module, own, scores))
-        return Counts.total(counts).evaluation(scores)
+        return self._judge.all_together(self.consensus(), samples, metrics)
 
     def evaluate_worker(self, row: int, samples: Any, metrics: Asked = ()) -> Evaluation:
         """Loss and metrics of the model of one worker held here."""
-        scores, known = scores_of(metrics), self._near(self._known(samples))
-        return self._count(self.worker(row), known, scores).evaluation(scores)
+        return self._judge.one(self.worker(row), samples, metrics)
 
     def evaluate_workers(
         self, samples: Any, most: int | None = None, metrics: Asked = ()
     ) -> list[Evaluation]:
         """Loss and metrics of all workers' models, or of the first few."""
-        scores = scores_of(metrics)
-        held = self._here(np.arange(self.active)[:most])
-        known = self._near(self._known(samples))
-        rows = (tensor[: len(held)] for tensor in (self.workers.params, self.workers.buffers))
-
-        def own() -> list[Evaluation]:
-            modules = self._model.modules(*rows)
-            return [self._count(module, known, scores).evaluation(scores) for module in modules]
-
-        return [found for some in made_by_all(self._processes, own) for found in some]
+        held = len(self._here(np.arange(self.active)[:most]))
+        rows = self.workers.params[:held], self.workers.buffers[:held]
+        return self._judge.each(self._model.modules(*rows), samples, metrics)
 
     def evaluate_clients(
         self, samples: Any, split: Sequence[Any], metrics: Asked = ()
@@ -433,15 +373,12 @@ class Simulation:
         It is the averaged model u with what is local as the client has it, or had it when it was
         last active. None is for clients without samples. Each process evaluates some clients.
         """
-        known, scores = self._known(samples), scores_of(metrics)
-        owned = checked_split(split, known.size, len(self.split), "the split", may_be_empty=True)
-        here = dealt_evenly(len(owned), self._processes.size)[self._processes.rank]
-        module = self.consensus()
         own: dict[str, Tensor] = {}
-        for name, some in zip(("params", "buffers"), self._sharing, strict=True):
-            own |= own_tensors(self._model, self._own_columns(name), some.own)
-        found = evaluate_each(module, own, self._loss, known, owned[here], self._seen, scores)
-        return [each for some in self._processes.each(found) for each in some]
+        for name, sharing in zip(("params", "buffers"), self._sharing, strict=True):
+            columns = own_columns(self.workers, self._current.plan, name)
+            own |= own_tensors(self._model, columns, sharing.own)
+        clients = len(self.split)
+        return self._judge.clients(self.consensus(), own, samples, split, clients, metrics)
 
     def discrepancy(self) -> Discrepancy:
         """How far the workers are apart in what they share, in total and per part."""
@@ -458,19 +395,6 @@ class Simulation:
     def per_part(self, columns: Float[Tensor, "d"]) -> Float[Tensor, "p"]:
         """Sum a value per column over the columns of each part."""
         return average.per_part(columns, self._owner_of_columns(), len(self.partition.parts))
-
-    def _own_columns(self, name: str) -> Tensor:
-        """The local columns of the clients whose home is here, wherever these are active now."""
-        who, plan, bank = self._current.plan.participation, self._current.plan, self.workers.bank
-        spans = plan.local.of(name)
-        rows = joined(getattr(self.workers, name), spans)
-        if who is None or not spans or not bank:
-            return rows
-        own = bank.get(f"local.{name}")
-        kept = joined(bank[name], spans) if own is None else own.clone()
-        active = torch.tensor(who(max(1, self.workers.step)), device=kept.device)
-        plan.swap(rows, kept, active, active)
-        return kept
 
     def _owner_of_columns(self) -> Int[Tensor, "d"]:
         if self._owners[0] is not self.partition:  # which takes a while to find out
@@ -497,17 +421,6 @@ class Simulation:
     def _here(self, workers: Int[np.ndarray, "_"]) -> Int[np.ndarray, "_"]:
         """Of some value per worker, those of the workers held here."""
         return workers[self._current.plan.rows]
-
-    def _count(self, module: nn.Module, samples: Samples, scores: Sequence[Score]) -> Counts:
-        return count(module, self._loss, samples, self._seen, scores)
-
-    def _known(self, samples: Any) -> Samples:
-        return as_samples(samples, dtype=self._model.dtype)
-
-    def _near(self, samples: Samples) -> Samples:
-        """Samples on the device, unless those stay in host memory that are too many for it."""
-        near = chosen_store(samples, self._device, self._store) == "device"
-        return moved(samples, self._device) if near else samples
 
     def _seen(self, inputs: Any) -> Any:
         return self._transform(inputs, None)

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
+from partavg.cli import completion
 from partavg.outputs import check_new
 from partavg.recipes import DEMO, names
 
@@ -44,7 +45,12 @@ scheme = click.option(
     "--scheme", help="A scheme: one of the recipe's own, or as in `partavg compare`."
 )
 settings = click.option(
-    "--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Change a setting."
+    "--set",
+    "overrides",
+    metavar="KEY=VALUE",
+    multiple=True,
+    shell_complete=completion.settings,
+    help="Change a setting.",
 )
 data = click.option(
     "--data",

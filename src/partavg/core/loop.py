@@ -1,6 +1,7 @@
 """The one training loop: a local step on every worker, then average the parts that are due."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, pairwise
 from operator import itemgetter
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -159,10 +160,9 @@ def _step_(
     own_taken = workers.taken if workers.local_taken is None else workers.local_taken
     if lowest(solver) is solver and own_taken is workers.taken:
         local = ()  # all columns step alike
-    for piece, of_piece in pieces:
-        for columns, is_local in _cut(piece, local):
+    for piece in pieces:
+        for columns, grads, is_local in _cut(*piece, local) if local else ((*piece, False),):
             mine, taken = (lowest(solver), own_taken) if is_local else (solver, workers.taken)
-            grads = of_piece[:, columns.start - piece.start : columns.stop - piece.start]
             for run in runs:
                 memory = {
                     name: (tensor[run] if len(tensor) == count else tensor)[:, columns]
@@ -172,18 +172,14 @@ def _step_(
                 mine.step_(workers.params[run, columns], own, memory, Step(lr, taken[run]))
 
 
-def _cut(piece: slice, local: Sequence[Span]) -> Iterator[tuple[slice, bool]]:
-    """Columns cut where local ones begin and end, and whether they are local."""
-    start = piece.start
-    for first, last in local:
-        first, last = max(first, start), min(last, piece.stop)
-        if first < last:
-            if start < first:
-                yield slice(start, first), False
-            yield slice(first, last), True
-            start = last
-    if start < piece.stop:
-        yield slice(start, piece.stop), False
+def _cut(
+    piece: slice, grads: Tensor, local: Sequence[Span]
+) -> Iterator[tuple[slice, Tensor, bool]]:
+    """Columns and gradients cut where local ones begin and end, and whether they are local."""
+    ends = {piece.start, piece.stop, *(min(max(x, piece.start), piece.stop) for x in chain(*local))}
+    for start, stop in pairwise(sorted(ends)):
+        own = any(first <= start < last for first, last in local)
+        yield slice(start, stop), grads[:, start - piece.start : stop - piece.start], own
 
 
 def _runs(stepping: Tensor, rows: slice) -> list[slice]:

@@ -66,7 +66,7 @@ def _choice(
 ) -> tuple[Columns, Columns]:
     """Which columns are inputs, which are targets."""
     if not keys:
-        raise ValueError("the samples have no columns: give inputs and targets")
+        raise ValueError("samples of 0 parts: give inputs and targets")
     known = ", ".join(map(repr, keys))
     for name in (*_listed(inputs), *_listed(targets)):
         if name not in keys:

@@ -52,6 +52,11 @@ class Samples(NamedTuple):
             return None
         return None if found.is_floating_point() or found.dtype == torch.bool else found
 
+    @property
+    def classes(self) -> Int[Tensor, "n"]:
+        """The class of each sample; one for all where there are none."""
+        return torch.zeros(self.size).long() if self.labels is None else self.labels
+
     def each(self, function: Callable[[Tensor], Tensor]) -> "Samples":
         """The same samples with a function applied to every tensor."""
         return Samples(each(function, self.inputs), each(function, self.targets))

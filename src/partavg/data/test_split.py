@@ -31,7 +31,7 @@ def split_alike(
     """
     known, tested = _classes(labels), _classes(test_labels)
     width = int(max(known.max(initial=0), tested.max(initial=0))) + 1
-    owned = np.stack([np.bincount(known[own.cpu()], minlength=width) for own in split])
+    owned = np.stack([np.bincount(known[own.cpu().numpy()], minlength=width) for own in split])
     dealt = _shares(owned, np.bincount(tested, minlength=width))
     _fill_(dealt, owned)
     generator = np.random.default_rng(fold(seed, "test split"))
@@ -59,7 +59,9 @@ def split_by_owner(
     known = owners.cpu().numpy()
     most: dict[int, tuple[int, int]] = {}
     for client, own in enumerate(split):
-        for owner, count in zip(*np.unique(known[own.cpu()], return_counts=True), strict=True):
+        for owner, count in zip(
+            *np.unique(known[own.cpu().numpy()], return_counts=True), strict=True
+        ):
             if int(count) > most.get(int(owner), (0, 0))[0]:
                 most[int(owner)] = int(count), client
     client_of = [most.get(owner, (0, -1))[1] for owner in test_owners.tolist()]

@@ -24,6 +24,7 @@ Outputs are whatever the module returns, targets what they are in the samples: a
 in a tuple or a dict."""
 
 _EXACT = 0.5  # of the whole numbers that a type holds, those that averaging does not round
+_MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 _Homes = dict[str, list[tuple[nn.Module, str]]]
 
 
@@ -90,6 +91,12 @@ class RowModel:
     def skeleton(self) -> nn.Module:
         """The module in training mode, for its layers and for all that is no part of a row."""
         return self._module
+
+    @property
+    def resting(self) -> frozenset[str]:
+        """The names of the layers that are in evaluation mode by themselves."""
+        layers = self._module.named_modules()
+        return frozenset(name for name, layer in layers if not layer.training)
 
     def start(self) -> tuple[Float[Tensor, "d"], Float[Tensor, "b"]]:
         """The parameters and buffers that the module was given with."""
@@ -158,6 +165,21 @@ class RowModel:
             self._check_counted(statistics)
             self._put_(homes, self.buffers.views(statistics))
             yield module.eval()
+
+    def outside_rows(self) -> Iterator[tuple[str, str, Any]]:
+        """What the module that runs keeps and rows do not carry: kind, name and value of each."""
+        carried = {path for paths in self._paths.values() for path in paths}
+        for owner, part in self._running.named_modules():
+            own = {key: value for key, value in vars(part).items() if key not in _MODULE_ATTRIBUTES}
+            for kind, some in (
+                ("parameter", part.named_parameters(recurse=False)),
+                ("buffer", part.named_buffers(recurse=False)),
+                ("attribute", own.items()),
+            ):
+                for key, value in some:
+                    name = f"{owner}.{key}".removeprefix(".")
+                    if name not in carried:
+                        yield kind, name, value
 
     def _homes_in(self, module: nn.Module) -> _Homes:
         """All places of a copy of the module where each buffer of a row stands."""

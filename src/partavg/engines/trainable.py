@@ -12,15 +12,6 @@ _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 
-def check_types(module: object, loss: object) -> None:
-    """Refuse what is no module, or a loss that cannot be called."""
-    if not isinstance(module, nn.Module):
-        hint = ", an instance of it" if isinstance(module, type) else ""
-        raise ValueError(f"the model {module!r} is no module: give a torch.nn.Module{hint}")
-    if not callable(loss) or isinstance(loss, type):
-        raise ValueError(f"the loss {loss!r} is no function: give one of (outputs, targets)")
-
-
 def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters to train, checked: with values, of one dtype, none in another's memory."""
     _check_kind(module)

@@ -90,7 +90,12 @@ class FederatedRun:
         folder, resume = self.folder, self._settings.flower.resume
         if self._asked:
             self._check_measurable()
-        if folder.finished or (folder.exists and not resume):
+        if not folder.exists:
+            try:
+                folder.check_free(resume=False, force=False)
+            except ValueError as error:
+                raise ValueError(str(error).replace("--out", "flower.folder")) from None
+        elif folder.finished or not resume:
             state = "a finished run" if folder.finished else "an unfinished run"
             remedy = "another flower.folder" if folder.finished else "flower.resume = true"
             raise ValueError(f"{folder.path} holds {state}: use {remedy}")

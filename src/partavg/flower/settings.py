@@ -131,6 +131,11 @@ class Settings:
             seed=training.seed,
             aggregate=aggregate,
         )
+        if rows.counters and rows.dtype.itemsize < 4 and averaging.buffers != "local":
+            raise ValueError(
+                f"the model's buffers hold whole numbers, which cannot be counted in messages of "
+                f"{rows.dtype}: use averaging.buffers = 'local', or train in float32"
+            )
         solver = build.solver(self.config)
         check_aggregate(aggregate, solver)
         return Agreement(rows, planner(build.schedule(self.config)), solver)

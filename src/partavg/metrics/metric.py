@@ -163,6 +163,16 @@ class Metric:
             return {}
         return {self._kept_as(take): TAKES[take](values) for take in self.summary}
 
+    @property
+    def called(self) -> str:
+        """Its name in a sentence."""
+        title = self.title or self.key
+        return title[:1].lower() + title[1:] if title[1:2].islower() else title
+
+    def text(self, value: float) -> str:
+        """A value as a table shows it, without its unit."""
+        return number(self.scale * value, self.form)
+
     def shown(self, value: float) -> str:
         """Its newest value, as progress shows it."""
         return self.progress.format(rounded(self.scale * value))

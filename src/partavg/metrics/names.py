@@ -41,6 +41,10 @@ class MetricNames(Names[Metric]):
             )
         return metric
 
+    def admitted(self, name: str, thing: Any) -> Metric:
+        """A metric that was imported: it has its own key, a function the name it has there."""
+        return _metric(name.rpartition(":")[2], thing)
+
     def code(self, thing: Any) -> Any:
         """The function that measures."""
         return thing.sums or thing.measure if isinstance(thing, Metric) else thing
@@ -63,8 +67,9 @@ class MetricNames(Names[Metric]):
         if not isinstance(wanted, list | tuple | Mapping):
             raise ValueError(f"metrics {shown(wanted)} are no list: give names or functions in one")
         if isinstance(wanted, Mapping):
-            named = wanted.items()
-            listed = [_with_options(self._of(thing), {"key": key}) for key, thing in named]
+            listed = [
+                _with_options(self._of(thing, key), {"key": key}) for key, thing in wanted.items()
+            ]
         else:
             listed = [self._of(thing) for thing in wanted]
         others = {k: m for k, m in self.items() if k in self.always and not m.sums}
@@ -77,7 +82,7 @@ class MetricNames(Names[Metric]):
                 )
         return tuple(listed)
 
-    def _of(self, thing: Any) -> Metric:
+    def _of(self, thing: Any, called: str = "") -> Metric:
         if isinstance(thing, Component):
             found = self.find(thing.name, "metrics.extra")
             return _with_options(found, thing.options)
@@ -91,8 +96,8 @@ class MetricNames(Names[Metric]):
         for metric in self.values():
             if metric.sums is function:
                 return _with_options(metric, options)
-        called = getattr(function, "__name__", type(function).__name__)
-        return _with_options(_metric(called, function), options)
+        own = getattr(function, "__name__", type(function).__name__)
+        return _with_options(_metric(called or own, function), options)
 
     def _check_free(self, metric: Metric, others: Mapping[str, Metric]) -> None:
         taken = _TAKEN.union(*(other.names for other in others.values()))

@@ -51,11 +51,11 @@ def _known(asked: Iterable[Metric]) -> dict[str, Metric]:
 def main_metric(summaries: Iterable[Row], asked: Sequence[Metric] = ()) -> Metric | None:
     """The metric that runs are compared by: the first that all have and that says what is better.
 
-    Those that were asked for come first, as they were listed, then accuracy, test and training
-    loss; None where there is none.
+    Those that were asked for come first, as they were listed, then accuracy, that of clients, test
+    and training loss; None where there is none.
     """
     each = list(summaries)
-    usual = [METRICS[key] for key in ("accuracy", "test_loss", "train_loss")]
+    usual = [METRICS[key] for key in ("accuracy", "clients_accuracy", "test_loss", "train_loss")]
     for metric in (*asked, *usual):
         if each and metric.better != "neither" and all(metric.key in summary for summary in each):
             return metric

@@ -76,6 +76,8 @@ def _axes(across: int = 1, down: int = 1, height: float = _HEIGHT) -> tuple[Any,
 def _lines(shown: Sequence[Chart], names: Sequence[str]) -> Any:
     """Charts next to each other: thick means, thin seeds."""
     figure, panels = _axes(len(shown))
+    if shown[0].once:
+        return _once(figure, panels[0], shown[0], names)
     for axes, chart in zip(panels, shown, strict=True):
         for line in sorted(chart.lines, key=lambda line: not line.seed):
             dashes = int(line.other) if chart.second else line.group % len(_DASHES)
@@ -93,6 +95,8 @@ def _lines(shown: Sequence[Chart], names: Sequence[str]) -> Any:
         axes.set_ylabel(chart.y_label)
         if _flattened(chart):
             axes.set_yscale("log")
+        if chart.log_x:
+            axes.set_xscale("log")
         if len(shown) > 1:
             axes.set_title(chart.title)
         if chart.second:
@@ -103,6 +107,20 @@ def _lines(shown: Sequence[Chart], names: Sequence[str]) -> Any:
     elif named <= _MOST_NAMED:  # no room for them inside
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=3 * len(shown))
+    return figure
+
+
+def _once(figure: Any, axes: Any, chart: Chart, names: Sequence[str]) -> Any:
+    """What was measured but once, as bars: a curve would be a dot."""
+    shown = [line for line in chart.lines if not line.seed]
+    for place, line in enumerate(shown):
+        color = _COLORS[line.group % len(_COLORS)]
+        axes.bar(place, line.curve.y[0], color=color, alpha=0.5 if line.other else 1)
+    labels = [
+        _plain(names[line.group]) + (f", {chart.second}" if line.other else "") for line in shown
+    ]
+    axes.set_xticks(range(len(shown)), labels)
+    axes.set_ylabel(chart.y_label)
     return figure
 
 

@@ -172,7 +172,7 @@ def load(path: Path, name: str, group: str) -> ShownRun:
         series,
         summary,
         folder.split(),
-        max(steps, default=int(summary.get("steps", 0)) if summary else 0),
+        max(steps, default=int(summary.get("steps") or 0) if summary else 0),
         tuple(folder.metrics()),
     )
 

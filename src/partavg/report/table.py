@@ -133,13 +133,14 @@ def _chosen(groups: Sequence[Group], keys: Sequence[str] | None) -> list[Column]
 
 def _best(groups: Sequence[Group], column: Column) -> set[int]:
     """Which of several groups that ended are best in a column that says how good models are."""
-    metric = next(metric for metric in presented() if column in metric.columns)
+    asked = [metric for group in groups for metric in group.metrics]
+    metric = next(metric for metric in presented(asked) if column in metric.columns)
     means = {
         place: mean(values)
         for place, group in enumerate(groups)
         if not group.status and (values := group.result.values(column.key, column.scale))
     }
-    if metric.kind != "result" or len(means) < 2:
+    if metric.kind != "result" or metric.better == "neither" or len(means) < 2:
         return set()
     shown = {place: number(value, column.form) for place, value in means.items()}
     best = (max if metric.better == "higher" else min)(means, key=lambda place: means[place])

@@ -19,7 +19,7 @@ def accuracy(
     The classes are along `axis`: 1 or the last one, as the shapes say, if none is given.
 
     >>> accuracy(torch.eye(3), torch.tensor([0, 1, -100]))
-    (tensor(2., dtype=torch.float64), tensor(2., dtype=torch.float64))
+    (tensor(2), tensor(2., dtype=torch.float64))
     """
     return top_k(outputs, targets, k=1, axis=axis, ignore_index=ignore_index)
 
@@ -51,7 +51,7 @@ def top_k(
         right = logits.argmax(-1) == targets
     else:
         right = (logits.topk(k, dim=-1).indices == targets.unsqueeze(-1)).any(-1)
-    return (right & valid).sum().double(), count
+    return (right & valid).sum(), count
 
 
 def perplexity(

@@ -12,7 +12,7 @@ from partavg.scores.score import Pair
 from partavg.scores.shapes import IGNORED
 
 Reduction = Literal["mean", "sum", "none"]
-_FEW = 8  # samples on which a loss is tried
+_FEW, _ALL = 8, 1 << 62  # samples on which a loss is tried
 
 
 class MeanLoss:
@@ -31,26 +31,25 @@ class MeanLoss:
         ignored = _said(loss, "ignore_index")
         self._ignored = IGNORED if ignored is None else int(ignored)
 
-    def find_out(self, few: Callable[[int, int], tuple[Any, Inputs]]) -> None:
-        """Try the loss, unless it is known: `few(n, times)` are outputs and targets of n samples.
+    def find_out(self, batch: Callable[[int, int], tuple[Any, Inputs]]) -> None:
+        """Try the loss, unless it is known, on a few samples and, if they tell nothing, on all.
 
-        A loss of 0, or one that is not finite, tells nothing: the next batch may.
+        `batch(n, times)` are outputs and targets of about n samples. A loss of 0, or one that is
+        not finite, tells nothing: the next batch may.
         """
-        if self.reduction is not None:
-            return
-        once, twice = (torch.as_tensor(self.loss(*few(_FEW, times))).double() for times in (1, 2))
-        if once.ndim:
-            self.reduction = "none"
-        elif bool(once.isfinite() & twice.isfinite() & (once != 0)):
-            doubled = abs(float(twice / once) - 2) < 0.01
-            self.reduction = "sum" if doubled else "mean"
+        for samples in (_FEW, _ALL):
+            if self.reduction is None:
+                values = (self.loss(*batch(samples, times)) for times in (1, 2))
+                once, twice = (torch.as_tensor(value).double() for value in values)
+                self.reduction = _seen(once, twice)
 
     def of(self, outputs: Any, targets: Inputs) -> Pair:
         """The sum and the count of a batch."""
         value = torch.as_tensor(self.loss(outputs, targets)).double()
         counted = self._count(targets)
         if value.ndim:
-            per_target = isinstance(targets, Tensor) and value.shape == targets.shape
+            whole = isinstance(targets, Tensor) and value.shape == targets.shape
+            per_target = whole and isinstance(counted, Tensor)
             return value.sum(), counted if per_target else float(value.numel())
         if self.reduction == "sum":
             return value, counted
@@ -65,6 +64,15 @@ class MeanLoss:
         if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
             return float(len(targets))
         return (targets.long() != self._ignored).sum().double()
+
+
+def _seen(once: Tensor, twice: Tensor) -> Reduction | None:
+    """How a loss adds up, from that of some samples and that of all of them twice."""
+    if once.ndim:
+        return "none"
+    if not bool(once.isfinite() & twice.isfinite() & (once != 0)):
+        return None
+    return "sum" if abs(float(twice / once) - 2) < 0.01 else "mean"
 
 
 def _said(loss: Any, option: str) -> Any:

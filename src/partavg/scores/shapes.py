@@ -57,8 +57,8 @@ def counted(targets: Tensor, classes: int, ignore_index: int) -> tuple[Tensor, T
     No branch depends on a value: nobody waits for a GPU.
     """
     valid = targets != ignore_index
-    known = (targets >= 0) & (targets < classes)
-    return valid, torch.where((known | ~valid).all(), valid.sum().double(), torch.nan)
+    known = targets.clamp(0, classes - 1) == targets
+    return valid, torch.where((known >= valid).all(), valid.sum().double(), torch.nan)
 
 
 def alike(outputs: Any, targets: Tensor) -> tuple[Tensor, Tensor]:

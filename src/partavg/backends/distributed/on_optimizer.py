@@ -80,6 +80,14 @@ def _check_corrections(solver: Solver) -> None:
             f"solver {name} changes gradients in `step_`, but does not say so: set "
             f"corrects_gradients=True in its abilities"
         )
+    trial = Trial(solver)
+    before = trial.rows.mean(0)
+    trial.averages_plainly()
+    if not said.outer_step and not torch.allclose(trial.rows.mean(0), before, 1e-9, 1e-12):
+        raise ValueError(
+            f"solver {name} steps away from the average in `decode_`, but does not say so: set "
+            f"outer_step=True in its abilities, so that the consensus is the average"
+        )
 
 
 def correct_gradients_(row: ModuleRow, solver: Solver, lr: float) -> None:

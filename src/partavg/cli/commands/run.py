@@ -2,11 +2,14 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from partavg.cli import options
+
+if TYPE_CHECKING:
+    from partavg.metrics.metric import Metric
 
 EXAMPLES = """\b
 Examples:
@@ -48,6 +51,7 @@ def run(
     from partavg.config import create
     from partavg.data.root import root
     from partavg.folder import RunFolder
+    from partavg.metrics.table import main_metric
     from partavg.report.page import write_page
     from partavg.report.runs import gather
     from partavg.sinks.progress import display
@@ -73,16 +77,17 @@ def run(
             drive.train(session, found.name, shown, request)
         if output.speaks():
             summary = folder.summary()
-            click.echo(_sentence(summary, comparing.caveat([summary])))
+            main = main_metric([summary], folder.metrics())
+            click.echo(_sentence(summary, main, comparing.caveat([summary])))
             with output.bad_input():
                 report = write_page(folder.report_path, gather([folder.path]))
             click.echo(f"run folder: {folder.path}\nreport: {report}")
 
 
-def _sentence(summary: dict[str, Any], caveat: str) -> str:
-    """How a run ended, in one line: of what it measured."""
+def _sentence(summary: dict[str, Any], main: "Metric | None", caveat: str) -> str:
+    """How a run ended, in one line: by the metric that runs are compared by, and what it took."""
     said: dict[str, Callable[[Any], str]] = {
-        "accuracy": lambda value: f"accuracy of u_K {100 * value:.2f} %",
+        "clients_accuracy_worst": lambda value: f"of the worst client {100 * value:.2f} %",
         "train_loss": "training loss {:.3f}".format,
         "peak_discrepancy": "peak discrepancy {:.3g}".format,
         "bytes": lambda value: f"{value / 1e6:.1f} MB sent per worker",
@@ -90,6 +95,10 @@ def _sentence(summary: dict[str, Any], caveat: str) -> str:
         "seconds": "{:.1f} s".format,
     }
     parts = [caveat] if caveat else []
+    if main and main.key != "train_loss":
+        unit = f" {main.unit}" if main.unit else ""
+        whose = "" if main.key.startswith("clients_") else " of u_K"
+        parts.append(f"{main.called}{whose} {main.text(summary[main.key])}{unit}")
     parts += [say(summary[key]) for key, say in said.items() if summary.get(key) is not None]
     spent = summary.get("timings") or {}
     total = sum(spent.values()) or 1
