@@ -9,6 +9,7 @@ from partavg import comparison
 from partavg.backends.simulate import Simulation
 from partavg.comparison import StartedRun
 from partavg.config import create
+from partavg.core.arguments import check_kind, check_whole
 from partavg.core.schedule import Schedule
 from partavg.data.root import root
 from partavg.evaluation import Asked
@@ -61,6 +62,9 @@ def follow(
     end early, for example `Patience("accuracy", 5)`. `best` names a metric: the averaged model with
     its best value is kept in `out`, as best.pt.
     """
+    check_kind("simulation", simulation, Simulation, "a partavg.Simulation")
+    check_whole("until", until, 0)
+    check_kind("name", name, str, "a text")
     if simulation.workers.step >= until and not out:
         return Table([], name)
     session = SimulationRun(

@@ -19,9 +19,11 @@ from rich.console import Console
 
 from partavg.cli.comparison_table import comparison_table
 from partavg.comparison import Result, StartedRun, results
+from partavg.core.arguments import check_kind
 from partavg.folder import RunFolder
 from partavg.metrics.metric import Row
 from partavg.recipes.files import read
+from partavg.registry import shown
 from partavg.report import palette
 from partavg.report.chart import draw, swatch
 from partavg.report.charts import Chart, Line
@@ -79,6 +81,11 @@ class Table:
 
     rows: list[Row] = field(repr=False)
     name: str = "run"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.rows, list) or not all(isinstance(row, dict) for row in self.rows):
+            raise ValueError(f"rows {shown(self.rows)} are none: give a list of dicts")
+        check_kind("name", self.name, str, "a text")
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -181,6 +188,7 @@ def load_run(folder: str | Path) -> Results:
     `load_run("runs/mine").metrics["accuracy"]` is an array, `.figure("accuracy")` a picture, and
     the whole shows itself in a notebook.
     """
+    check_kind("folder", folder, str | Path, "its path")
     here = RunFolder(Path(folder))
     if not here.config_path.exists():
         inside = sorted(path.parent.name for path in here.path.glob("*/config.toml"))

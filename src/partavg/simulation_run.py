@@ -12,6 +12,7 @@ from partavg.backends.description import Sections, flat
 from partavg.backends.simulate import Simulation
 from partavg.config import Checkpoints, Metrics
 from partavg.config_toml import dump_sections, flat_keys
+from partavg.core.arguments import check_flag, check_kind
 from partavg.data.convert import as_samples
 from partavg.data.ownership import Split, checked_split
 from partavg.data.samples import Samples
@@ -22,6 +23,7 @@ from partavg.folder import MADE_BY, RunFolder
 from partavg.metrics.meter import Meter
 from partavg.metrics.metric import Metric, Row
 from partavg.metrics.table import METRICS
+from partavg.registry import mismatch, shown
 from partavg.session import Session, Stop
 from partavg.sinks import sinks_of
 from partavg.sinks.sink import SinkLike
@@ -59,10 +61,13 @@ class SimulationRun(Session):
         _check_count("until", until, least=1)
         _check_count("every", every, least=1)
         _check_count("checkpoint_every", checkpoint_every, least=0)
-        if stop is not None and not callable(stop):
+        check_flag("resume", resume)
+        check_flag("force", force)
+        check_kind("best", best, str, "the name of a metric")
+        if stop is not None and (isinstance(stop, type) or mismatch(stop, {})):
             raise ValueError(
-                f"stop = {stop!r} is no function of a row: give one that says whether to stop, or "
-                f"partavg.Patience"
+                f"stop = {shown(stop)} is no function of a row: give one that says whether to "
+                f"stop, or partavg.Patience"
             )
         asked = METRICS.asked(metrics)
         if best in METRICS and METRICS[best].sums and best not in (one.key for one in asked):
@@ -223,4 +228,6 @@ def _label_counts(simulation: Simulation) -> list[list[int]]:
 
 def _check_count(name: str, value: object, *, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} = {value!r} makes no sense: use a whole number from {least} on")
+        raise ValueError(
+            f"{name} = {shown(value)} makes no sense: use a whole number from {least} on"
+        )

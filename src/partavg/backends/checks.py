@@ -1,15 +1,18 @@
 """What a simulation is given, looked at before anything is built: one sentence for each mistake."""
 
 import math
+import textwrap
 from collections.abc import Callable
 from numbers import Real
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from partavg.backends.planner import Bank
 from partavg.core.adapt import Adapt
+from partavg.core.arguments import check_choice
 from partavg.core.loop import Batch
 from partavg.core.participation import Participation
 from partavg.core.rates import Rate
@@ -17,7 +20,7 @@ from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
 from partavg.data.images import Images
 from partavg.data.samples import shapes
-from partavg.registry import mismatch
+from partavg.registry import mismatch, shown
 
 
 def check_model(model: Any, loss: Any) -> None:
@@ -62,20 +65,27 @@ def check_policies(
             f"participation {_called(participation)} is none: use partavg.Participation(clients=…, "
             f"active=…)"
         )
-    if pace is not None and (problem := mismatch(pace, 1)):
+    if pace is not None and (problem := _no_function(pace, 1)):
         raise ValueError(f"pace {_called(pace)} is no function of the step: {problem}")
+    if pace is not None:
+        _first(pace, "pace")
     if adapt is not None and (isinstance(adapt, type) or not isinstance(adapt, Adapt)):
         raise ValueError(f"adapt {_called(adapt)} is none: use partavg.AdaComm(…), or another")
-    if transform is not None and (problem := mismatch(transform, None, None)):
+    if transform is not None and (problem := _no_function(transform, None, None)):
         raise ValueError(
             f"transform {_called(transform)} is no function of inputs and keys: {problem}"
         )
 
 
+def check_bank(bank: Any) -> None:
+    """Raise a ValueError for no place of what clients keep."""
+    check_choice("bank", bank, get_args(Bank))
+
+
 def whole(value: Any, what: str, least: int) -> int:
     """A whole number; a ValueError for what is none, or smaller."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{what} {value!r} is no whole number from {least}: use one")
+        raise ValueError(f"{what} {shown(value)} is no whole number from {least}: use one")
     return int(value)
 
 
@@ -87,8 +97,20 @@ def rate_of(lr: Any) -> Rate:
     if not callable(lr):
         fixed = _rate(lr, "lr")
         return lambda step: fixed
-    _rate(lr(1), "lr at step 1")
+    _rate(_first(lr, "lr"), "lr at step 1")
     return lambda step: _rate(lr(step), f"lr at step {step}")
+
+
+def _first(function: Any, what: str) -> Any:
+    """What a function of the step gives for the first one."""
+    try:
+        return function(1)
+    except Exception as error:
+        raise ValueError(f"{what} {_called(function)} fails at step 1: {error}") from error
+
+
+def _no_function(given: Any, *arguments: Any) -> str:
+    return "a class, call it" if isinstance(given, type) else mismatch(given, *arguments)
 
 
 def _rate(value: Any, what: str) -> float:
@@ -109,7 +131,8 @@ def device_of(given: Any) -> torch.device:
         torch.ones(1, device=device).item()
     except (RuntimeError, AssertionError, TypeError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"device {given!r} cannot be used: {reason}; use cpu") from None
+        reason = textwrap.shorten(reason, 160, placeholder=" …")
+        raise ValueError(f"device {shown(given)} cannot be used: {reason}; use cpu") from None
     return device
 
 

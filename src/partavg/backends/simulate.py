@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from partavg.backends.checks import (
+    check_bank,
     check_model,
     check_policies,
     check_solver,
@@ -142,6 +143,7 @@ class Simulation:
         check_model(model, loss)
         check_policies(schedule, participation, pace, adapt, transform)
         check_engine(engine, chunk, precision, deterministic)
+        check_bank(bank)
         batch, delay = whole(batch, "batch", 1), whole(delay, "delay", 0)
         seed = whole(seed, "seed", 0)
         self._processes = processes or OneProcess()

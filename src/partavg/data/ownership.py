@@ -10,6 +10,8 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from partavg.core.arguments import check_whole
+
 Split = list[Int[Tensor, "_"]]
 """The indices of each worker's samples."""
 
@@ -31,7 +33,7 @@ def checked_split(
     [tensor([0, 2]), tensor([0, 2])]
     """
     prefix = called or "the split"
-    if isinstance(given, str | bytes | Mapping) or not hasattr(given, "__len__"):
+    if isinstance(given, str | bytes | Mapping) or _length(given) is None:
         raise ValueError(
             f"{prefix} is {_called(given)}: give a list with the indices of each worker's samples"
         )
@@ -53,9 +55,8 @@ def checked_split(
 
 def check_workers(samples: int, workers: Any, minimum: Any = 1) -> None:
     """Raise a ValueError if so many workers cannot own a minimum of samples each."""
-    for what, number in (("workers", workers), ("minimum", minimum)):
-        if not isinstance(number, int | np.integer) or isinstance(number, bool):
-            raise ValueError(f"{what} {number!r} is no whole number: use one")
+    check_whole("workers", workers)
+    check_whole("minimum", minimum, 0)
     if workers < 1:
         raise ValueError(f"{workers} workers cannot train: use 1 or more")
     if workers * max(minimum, 1) <= samples:
@@ -100,6 +101,14 @@ def _indices(given: Any, count: int, who: str) -> Int[Tensor, "_"]:
             f"{who} owns {again} samples more than once: these are drawn more often", stacklevel=4
         )
     return torch.from_numpy(found)
+
+
+def _length(given: Any) -> int | None:
+    """How many there are; None of what has no length, as a tensor of one number."""
+    try:
+        return len(given)
+    except TypeError:
+        return None
 
 
 def _array(given: Any, who: str) -> NDArray[Any]:

@@ -16,7 +16,7 @@ from partavg.engines.looped import Looped
 from partavg.engines.model import RowModel
 from partavg.engines.vmapped import Vmapped
 from partavg.kernels.backend import without_triton
-from partavg.registry import check_name
+from partavg.registry import check_name, shown
 
 EngineName = Literal["auto", "looped", "vmapped", "fused"]
 _FEW, _MANY = 2, 16  # rows to try a loop and a pass on
@@ -110,12 +110,16 @@ def check_engine(
 ) -> None:
     """Refuse what is no engine, no number of workers or no precision."""
     if not isinstance(deterministic, bool):
-        raise ValueError(f"deterministic = {deterministic!r} is not known: use True or False")
-    check_name("engine", str(name), get_args(EngineName))
-    check_name("precision", str(precision), get_args(Precision))
+        raise ValueError(f"deterministic = {shown(deterministic)} is not known: use True or False")
+    for what, given, known in (
+        ("engine", name, get_args(EngineName)),
+        ("precision", precision, get_args(Precision)),
+    ):
+        check_name(what, given if isinstance(given, str) else shown(given), known)
     if isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 0:
         raise ValueError(
-            f"chunk = {chunk!r} is no number of workers: use 1 or more, or 0 to leave it to partavg"
+            f"chunk = {shown(chunk)} is no number of workers: use 1 or more, or 0 to leave it to "
+            f"partavg"
         )
 
 
