@@ -163,6 +163,7 @@ class Simulation:
         self._lr = rate_of(lr)
         self._recompute = buffers == "recompute"
         self._transform = placed(transform, self._device) or _as_stored
+        self._seen = partial(_evaluated, self._transform)  # no method: this must be let go of
         near = self._model.dtype, self._device, store
         self._judge = Judge(MeanLoss(loss), self._seen, *near, self._processes)
         if participation and participation.clients != len(split):
@@ -422,9 +423,6 @@ class Simulation:
         """Of some value per worker, those of the workers held here."""
         return workers[self._current.plan.rows]
 
-    def _seen(self, inputs: Any) -> Any:
-        return self._transform(inputs, None)
-
     def _batch(self, step: int) -> Batch:
         (inputs, targets), keys = self._gather(step, self._draw)
         return Batch(self._transform(inputs, keys), targets, keys)
@@ -432,6 +430,11 @@ class Simulation:
     def _draw(self, step: int) -> tuple[Tensor, Tensor]:
         """The indices of all workers' samples and their keys."""
         return self._batches(step, self.clients(step))
+
+
+def _evaluated(transform: Augment, inputs: Any) -> Any:
+    """What a model sees of inputs that it is evaluated on."""
+    return transform(inputs, None)
 
 
 def _as_stored(inputs: Any, keys: Tensor | None) -> Any:
