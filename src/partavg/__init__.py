@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from partavg.data import load_dataset
     from partavg.data.images import Images
     from partavg.data.split import dirichlet, iid, shards
+    from partavg.data.test_split import split_alike, split_by_owner
     from partavg.evaluation import Evaluation, evaluate
     from partavg.metrics.metric import Metric
     from partavg.metrics.moment import Moment
@@ -108,6 +109,8 @@ __all__ = [
     "register",
     "run",
     "shards",
+    "split_alike",
+    "split_by_owner",
     "whole",
 ]
 
@@ -129,6 +132,7 @@ _HOMES = {
     "data": "load_dataset",
     "data.images": "Images",
     "data.split": "dirichlet iid shards",
+    "data.test_split": "split_alike split_by_owner",
     "evaluation": "Evaluation evaluate",
     "metrics.moment": "Moment",
     "metrics.metric": "Metric",

@@ -17,6 +17,9 @@ Examples:
 @click.command(epilog=EXAMPLES)
 @click.option("--model", help="The name of a well-known model, as in torchvision, or of ours.")
 @click.option("--parameters", type=int, help="How many parameters any other model has.")
+@click.option(
+    "--local", type=int, default=0, help="How many of them are never averaged (averaging.local)."
+)
 @click.option("--step-ms", type=float, required=True, help="Milliseconds of a step by itself.")
 @click.option("--bandwidth", required=True, metavar="SPEED", help="Of each link: 100Mbit, 1GB.")
 @click.option("--latency", default="0ms", show_default=True, metavar="TIME", help="One way: 20ms.")
@@ -49,6 +52,7 @@ Examples:
 def plan(
     model: str | None,
     parameters: int | None,
+    local: int,
     step_ms: float,
     bandwidth: str,
     latency: str,
@@ -77,7 +81,7 @@ def plan(
         speed, trip = units.bandwidth(bandwidth), units.duration(latency)
         network = Network(workers, speed, trip, backend)
         per_number = WIRE_FORMATS[wire].bytes_per_number
-        work = Workload(_size(model, parameters), step_ms / 1e3, per_number)
+        work = Workload(_shared(_size(model, parameters), local), step_ms / 1e3, per_number)
         steps = _steps(samples, batch, workers)
         found = candidates(work, network, interval)
         chosen = recommend(found)
@@ -108,6 +112,16 @@ def _size(model: str | None, parameters: int | None) -> int:
     assert model is not None
     check_name("--model", model, PARAMETERS, "count its parameters and give --parameters")
     return PARAMETERS[model]
+
+
+def _shared(parameters: int, local: int) -> int:
+    """How many parameters are averaged."""
+    if not 0 <= local < parameters:
+        raise ValueError(
+            f"--local {local} of {parameters} parameters leaves none to average: use 0 to "
+            f"{parameters - 1}"
+        )
+    return parameters - local
 
 
 def _steps(samples: int, batch: int, workers: int) -> int:
