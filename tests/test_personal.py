@@ -3,6 +3,7 @@
 import json
 import re
 from collections import OrderedDict
+from html import escape
 from pathlib import Path
 from statistics import mean, pstdev
 from typing import Any
@@ -10,6 +11,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from click.testing import CliRunner
 from tests import tasks
 from tests.outside import FedDyn, median
 from tests.personal_twin import Twin
@@ -34,8 +36,11 @@ from partavg import (
     fedadam,
     fedavgm,
     follow,
+    load_dataset,
 )
 from partavg.backends.client_models import own_columns
+from partavg.cli import main
+from partavg.comparison import configured
 from partavg.core.pace import Fixed
 from partavg.core.participation import Participation
 from partavg.core.partition import PARTITIONS
@@ -43,6 +48,7 @@ from partavg.data.batches import Batches
 from partavg.data.dataset import Samples
 from partavg.data.test_split import split_alike
 from partavg.evaluation import evaluate
+from partavg.recipe import load
 from partavg.solvers import SOLVERS
 
 CLIENTS, BATCH, STEPS = 6, 4, 14
@@ -467,3 +473,48 @@ def test_a_state_of_other_local_parameters_is_refused() -> None:
     saved = simulation(FEDPER).state()
     with pytest.raises(ValueError, match=r"averaging\.local"):
         simulation(FEDBN).load(saved)
+
+
+def test_a_comparison_shows_clients(tmp_path: Path) -> None:
+    """Periodic averaging has both, FedPer has no averaged model to show: both in one table."""
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        """
+        [training]
+        workers = 4
+        steps = 4
+        [model]
+        hidden = [4]
+        [averaging]
+        interval = 2
+        parts = 1
+        [metrics]
+        clients_every = 2
+        [schemes.fedavg]
+        [schemes.fedper]
+        averaging.local = ["3.*"]
+        """
+    )
+    done = CliRunner().invoke(main, ["compare", str(recipe), "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    assert "Clients: each one's own model on its own test samples" in " ".join(done.output.split())
+    assert re.search("with the highest mean accuracy of clients: ", done.output)
+    page = (tmp_path / "out" / "report.html").read_text()
+    for heading in ("clients' accuracy %", "worst client %", "spread of clients %"):
+        assert escape(heading) in page
+    assert "Accuracy of the worst client" in page
+    run = CliRunner().invoke(
+        main, ["run", str(recipe), "--scheme", "fedper", "--out", str(tmp_path / "run")]
+    )
+    assert run.exit_code == 0, run.output
+    assert "mean accuracy of clients " in run.output
+    assert "u_K" not in run.output
+
+
+@pytest.mark.parametrize("name", ["personal/fedper", "personal/fedbn"])
+def test_the_recipes_that_come_with_it(name: str) -> None:
+    recipe = load(name)
+    for scheme in recipe.schemes:
+        config = configured(recipe, scheme)
+        build.check(config, load_dataset("fashion_subset"))
+        assert ("fed" in scheme) == bool(config.averaging.local) or scheme in ("alone", "fedavg")

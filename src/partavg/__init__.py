@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from partavg.data.images import Images
     from partavg.data.samples import Samples
     from partavg.data.split import by_label, by_quantity, dirichlet, iid, shards
+    from partavg.data.test_split import split_alike, split_by_owner
     from partavg.evaluation import Evaluation, evaluate
     from partavg.metrics.metric import Metric
     from partavg.metrics.moment import Moment
@@ -119,6 +120,8 @@ __all__ = [
     "register",
     "run",
     "shards",
+    "split_alike",
+    "split_by_owner",
     "whole",
 ]
 
@@ -144,6 +147,7 @@ _HOMES = {
     "data.images": "Images",
     "data.samples": "Samples",
     "data.split": "by_label by_quantity dirichlet iid shards",
+    "data.test_split": "split_alike split_by_owner",
     "evaluation": "Evaluation evaluate",
     "metrics.moment": "Moment",
     "metrics.metric": "Metric",

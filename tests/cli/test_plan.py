@@ -49,6 +49,16 @@ def test_a_small_wire_and_an_interval(tmp_path: Path) -> None:
     assert {round(each["bytes"]) for each in found[1:]} == {round(2 * 15 / 16 * 2e6 / 6)}
 
 
+def test_what_is_local_is_not_sent() -> None:
+    """As if the model had only the other parameters."""
+    options = ["--step-ms", "10", *NETWORK]
+    some = plan("--parameters", "1000000", "--local", "250000", *options)
+    assert some.output == plan("--parameters", "750000", *options).output
+    refused = plan("--parameters", "100", "--local", "100", *options)
+    assert refused.exit_code == 2
+    assert "--local 100 of 100 parameters leaves none to average: use 0 to 99" in refused.output
+
+
 def test_synchronous_training_is_named_once() -> None:
     assert plan(*ISSUE, "--interval", "1").output.count("\n  synchronous") == 1
 

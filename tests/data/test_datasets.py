@@ -180,6 +180,17 @@ def test_femnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = DATASETS["femnist"](tmp_path)
     check_images(data, GRAY)
     assert data.writers.tolist() == [1, 1, 0, 0]
+    assert data.test_writers.tolist() == [1, 0]
+    assert data.reduced(4, 1).test_writers.tolist() == [1]
+
+
+def test_writers_of_test_images_only_have_other_numbers(tmp_path: Path) -> None:
+    pixels = [[0.0] * 784]
+    write(tmp_path / "femnist/train/all.json", leaf({"b": (pixels, [0]), "a": (pixels, [1])}))
+    write(tmp_path / "femnist/test/all.json", leaf({"c": (pixels, [1]), "b": (pixels, [0])}))
+    data = DATASETS["femnist"](tmp_path)
+    assert data.writers.tolist() == [1, 0]
+    assert data.test_writers.tolist() == [2, 1]
 
 
 def test_a_fraction_of_femnist(tmp_path: Path) -> None:

@@ -238,3 +238,10 @@ def test_impossible_requests(data: tuple[Tensor, list[Tensor]]) -> None:
 
 def test_a_spread_of_one_number_is_that_number() -> None:
     assert Spread.of([3.0]) == Spread(3.0, 3.0, 3.0, 3.0)
+
+
+def test_models_that_are_not_all_shared_are_refused() -> None:
+    model, x = nn.Linear(2, 1), torch.ones(4, 2)
+    cut = Partition(3, ((Span(0, 2),),), (Span(2, 3),))
+    with pytest.raises(ValueError, match=r"leave averaging\.local out"):
+        estimate(model, nn.functional.mse_loss, (x, x[:, :1]), [torch.arange(4)], partition=cut)

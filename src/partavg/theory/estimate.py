@@ -128,6 +128,11 @@ def estimate(
     workers, by `method`.
     """
     _check(repeats, batches, roughness_of)
+    if partition.local:
+        raise ValueError(
+            "the partition leaves columns to each worker alone, and the theorems are about one "
+            "model of all: leave averaging.local out"
+        )
     place = torch.device(device)
     inputs, targets = (each(partial(Tensor.to, device=place), some) for some in samples)
     seen: Callable[..., Inputs] = transform or (lambda images, keys: images)

@@ -20,6 +20,9 @@ Examples:
     help="A well-known model, as in torchvision, one of ours, or your own file.py:name.",
 )
 @click.option("--parameters", type=int, help="How many parameters any other model has.")
+@click.option(
+    "--local", type=int, default=0, help="How many of them are never averaged (averaging.local)."
+)
 @click.option("--step-ms", type=float, required=True, help="Milliseconds of a step by itself.")
 @click.option("--bandwidth", required=True, metavar="SPEED", help="Of each link: 100Mbit, 1GB.")
 @click.option("--latency", default="0ms", show_default=True, metavar="TIME", help="One way: 20ms.")
@@ -53,6 +56,7 @@ Examples:
 def plan(
     model: str | None,
     parameters: int | None,
+    local: int,
     step_ms: float,
     bandwidth: str,
     latency: str,
@@ -82,7 +86,7 @@ def plan(
         speed, trip = units.bandwidth(bandwidth), units.duration(latency)
         network = Network(workers, speed, trip, backend)
         per_number = WIRE_FORMATS[wire].bytes_per_number
-        work = Workload(_size(model, parameters), step_ms / 1e3, per_number)
+        work = Workload(_shared(_size(model, parameters), local), step_ms / 1e3, per_number)
         steps = _steps(samples, batch, workers)
         found = candidates(work, network, interval)
         chosen = recommend(found)
@@ -135,6 +139,16 @@ def _counted(name: str) -> int:
     with torch.device("meta"):  # numbers of no size
         model = create("model", parse({"model": {"name": name}}).model, *offered.values())
     return sum(tensor.numel() for tensor in model.parameters() if tensor.requires_grad)
+
+
+def _shared(parameters: int, local: int) -> int:
+    """How many parameters are averaged."""
+    if not 0 <= local < parameters:
+        raise ValueError(
+            f"--local {local} of {parameters} parameters leaves none to average: use 0 to "
+            f"{parameters - 1}"
+        )
+    return parameters - local
 
 
 def _steps(samples: int, batch: int, workers: int) -> int:
