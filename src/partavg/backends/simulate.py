@@ -62,7 +62,7 @@ from partavg.data.samples import Samples
 from partavg.engines.choose import Choice, check_engine, choose
 from partavg.engines.fused.precision import Precision
 from partavg.engines.model import Loss, RowModel
-from partavg.evaluation import Asked, Evaluation, recompute_statistics_
+from partavg.evaluation import Asked, Evaluation, Transform, recompute_statistics_
 from partavg.scores.mean_loss import MeanLoss
 from partavg.solvers.sgd import SGD
 
@@ -161,6 +161,7 @@ class Simulation:
         self._lr = rate_of(lr)
         self._recompute = buffers == "recompute"
         self._transform = placed(transform, self._device) or _as_stored
+        self._seen = _as_evaluated(self._transform)
         near = self._model.dtype, self._device, store
         self._judge = Judge(MeanLoss(loss), self._seen, *near, self._processes)
         if participation and participation.clients != len(split):
@@ -420,9 +421,6 @@ class Simulation:
         """Of some value per worker, those of the workers held here."""
         return workers[self._current.plan.rows]
 
-    def _seen(self, inputs: Any) -> Any:
-        return self._transform(inputs, None)
-
     def _batch(self, step: int) -> Batch:
         (inputs, targets), keys = self._gather(step, self._draw)
         return Batch(self._transform(inputs, keys), targets, keys)
@@ -434,3 +432,12 @@ class Simulation:
 
 def _as_stored(inputs: Any, keys: Tensor | None) -> Any:
     return inputs
+
+
+def _as_evaluated(transform: Augment) -> Transform:
+    """What a model sees when it is evaluated.
+
+    No method of a simulation: kept by one, it would keep its rows on a GPU until the next garbage
+    collection.
+    """
+    return lambda inputs: transform(inputs, None)
