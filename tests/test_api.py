@@ -1,9 +1,11 @@
 """Runs and comparisons of a user's own module, from Python."""
 
+import gc
 import json
 import os
 import signal
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +228,43 @@ def test_anything_can_be_compared(tmp_path: Path) -> None:
 
     found = partavg.compare(made, 8, schemes={"weak": 0.01, "strong": 1.0}, test=TEST, out=tmp_path)
     assert found.run("strong").config["solver"]["mu"] == 1.0
+
+
+def test_simulations_are_let_go_of_before_the_next_is_made(tmp_path: Path) -> None:
+    made: list[weakref.ref[Simulation]] = []
+
+    def alone(schedule: Schedule, seed: int) -> Simulation:
+        assert not any(one() for one in made)
+        found = simulation(schedule, seed)
+        made.append(weakref.ref(found))
+        return found
+
+    gc.collect()
+    gc.disable()  # a GPU's memory does not wait for it
+    try:
+        partavg.compare(alone, 4, interval=2, test=TEST, every=2, out=tmp_path)
+    finally:
+        gc.enable()
+    assert len(made) == 3
+
+
+def test_models_that_draw_are_compared_with_those_that_do_not(tmp_path: Path) -> None:
+    class Noisy(nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return super().forward(input) * (1 + 0.1 * torch.rand(1))
+
+    def make(model: type[nn.Linear], seed: int) -> Simulation:
+        torch.manual_seed(seed)
+        split = partavg.iid(Y[:80], workers=4, seed=seed)
+        return Simulation(
+            model(4, 2), F.cross_entropy, (X[:80], Y[:80]), split, schedule=Schedule.partial(2),
+            lr=0.1, seed=seed, engine="auto",
+        )  # fmt: skip
+
+    with pytest.warns(UserWarning, match="different models"):
+        found = partavg.compare(make, 4, schemes={"plain": nn.Linear, "noisy": Noisy}, out=tmp_path)
+    assert not found.diverged
+    assert found.run("noisy").config["engine"]["name"] == "looped"
 
 
 def test_one_run_that_diverges_does_not_end_the_others(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from partavg.config import create
 from partavg.core.arguments import check_kind, check_whole
 from partavg.core.schedule import Schedule
 from partavg.data.root import root
+from partavg.engines.choose import Choice
 from partavg.evaluation import Asked
 from partavg.folder import RunFolder, next_folder
 from partavg.notebook import Comparison, Results, Table, load_run, shown_here
@@ -132,32 +133,36 @@ def compare(
         check_page(path / "report.html", force=force)
     starts = _Starts()
     diverged: dict[str, str] = {}
+
+    def train(entry: StartedRun, display: Display) -> None:
+        made = simulation(chosen[entry.scheme], entry.seed)
+        starts.check(entry, made)
+        session = SimulationRun(
+            made,
+            until,
+            test=test,
+            test_split=test_split,
+            every=every,
+            metrics=metrics,
+            sinks=sinks,
+            out=entry.folder.path,
+            resume=resume,
+            force=force,
+            stop=stop,
+            best=best,
+        )
+        label = f"{entry.scheme} seed {entry.seed}" if len(numbers) > 1 else entry.scheme
+        if session.finished:
+            return
+        try:
+            _train(session, label, display, group=path.resolve().name)
+        except Diverged as error:
+            display.say(f"{label} diverged")
+            diverged[label] = str(error)
+
     with shown_here() as display:
         for entry in entries:
-            made = simulation(chosen[entry.scheme], entry.seed)
-            starts.check(entry, made)
-            session = SimulationRun(
-                made,
-                until,
-                test=test,
-                test_split=test_split,
-                every=every,
-                metrics=metrics,
-                sinks=sinks,
-                out=entry.folder.path,
-                resume=resume,
-                force=force,
-                stop=stop,
-                best=best,
-            )
-            label = f"{entry.scheme} seed {entry.seed}" if len(numbers) > 1 else entry.scheme
-            if session.finished:
-                continue
-            try:
-                _train(session, label, display, group=path.resolve().name)
-            except Diverged as error:
-                display.say(f"{label} diverged")
-                diverged[label] = str(error)
+            train(entry, display)  # what it made is let go of before the next is made
     report = write_page(path / "report.html", gather([path]))  # with the runs of before
     return Comparison(path, entries, report, diverged)
 
@@ -218,7 +223,7 @@ class _Starts:
 
     def __init__(self) -> None:
         self._known: dict[str, dict[str, dict[str, Any]]] = {}
-        self._engine: Any = None
+        self._engines: dict[object, Choice] = {}
 
     def check(self, entry: StartedRun, made: object) -> None:
         """Raise a ValueError for what is no simulation, or one that was trained with another seed.
@@ -230,9 +235,7 @@ class _Starts:
                 f"the function gave {type(made).__name__} for scheme {entry.scheme!r} and seed "
                 f"{entry.seed}, and not a partavg.Simulation: return one"
             )
-        if self._engine is None:
-            self._engine = made.engine
-        made.use(self._engine)
+        made.use(self._engines.setdefault(_kind(made), made.engine))
         own = made.settings
         seeds = self._known.setdefault(entry.scheme, {})
         for seed, other in seeds.items():
@@ -249,9 +252,15 @@ class _Starts:
                     f"the schemes begin with different {what} for seed {entry.seed}, so they "
                     f"differ in more than the scheme: use torch.manual_seed(seed) before the model "
                     f"is made",
-                    stacklevel=3,
+                    stacklevel=4,
                 )
                 return
+
+
+def _kind(made: Simulation) -> object:
+    """What simulations must have in common to be computed by one engine."""
+    model = made.settings["model"]
+    return model["name"], model["parameters"], model["dtype"], made.engine.draws
 
 
 def _train(

@@ -63,7 +63,7 @@ from partavg.data.samples import Samples
 from partavg.engines.choose import Choice, check_engine, choose
 from partavg.engines.fused.precision import Precision
 from partavg.engines.model import Loss, RowModel
-from partavg.evaluation import Asked, Evaluation, recompute_statistics_
+from partavg.evaluation import Asked, Evaluation, Transform, recompute_statistics_
 from partavg.scores.mean_loss import MeanLoss
 from partavg.solvers.sgd import SGD
 
@@ -163,7 +163,7 @@ class Simulation:
         self._lr = rate_of(lr)
         self._recompute = buffers == "recompute"
         self._transform = placed(transform, self._device) or _as_stored
-        self._seen = partial(_evaluated, self._transform)  # no method: this must be let go of
+        self._seen = _as_evaluated(self._transform)
         near = self._model.dtype, self._device, store
         self._judge = Judge(MeanLoss(loss), self._seen, *near, self._processes)
         if participation and participation.clients != len(split):
@@ -432,10 +432,14 @@ class Simulation:
         return self._batches(step, self.clients(step))
 
 
-def _evaluated(transform: Augment, inputs: Any) -> Any:
-    """What a model sees of inputs that it is evaluated on."""
-    return transform(inputs, None)
-
-
 def _as_stored(inputs: Any, keys: Tensor | None) -> Any:
     return inputs
+
+
+def _as_evaluated(transform: Augment) -> Transform:
+    """What a model sees when it is evaluated.
+
+    No method of a simulation: kept by one, it would keep its rows on a GPU until the next garbage
+    collection.
+    """
+    return lambda inputs: transform(inputs, None)
