@@ -66,7 +66,7 @@ FLAG = {"True"}
 EVERYTHING = set(BAD)
 
 
-FOREVER = {"until"}
+FOREVER = {"until", "set"}
 """What takes so long as it is told to."""
 
 
@@ -239,6 +239,30 @@ def data() -> Iterator[Call]:
         {"mean": torch.zeros(3, 1, 1), "deviation": torch.ones(3, 1, 1), "crop": 2, "flip": True},
         {"crop": {"0", "10^30"}, "flip": FLAG, "mean": {"a tensor", "a large tensor"}},
     )
+    owned, tested = partavg.iid(labels, 2, seed=0), torch.arange(30) % 3
+    many = {"a tensor", "a tensor of NaN", "a list of NaN", "an array", "a mask", "a large tensor"}
+    yield Call(
+        partavg.split_alike,
+        {"labels": labels, "split": owned, "test_labels": tested, "seed": 0},
+        {"test_labels": many, "seed": WHOLE},
+    )
+    yield Call(
+        partavg.split_by_owner,
+        {"owners": labels, "split": owned, "test_owners": tested},
+        {"test_owners": {"an array", "a mask", "a list of words"}},
+    )
+    x, table = torch.randn(60, 4), {"x": torch.randn(60, 4), "label": labels}
+    yield Call(
+        partavg.as_samples,
+        {"given": table, "inputs": "x", "targets": "label", "dtype": None},
+        {"inputs": {"None"}, "targets": {"None"}, "dtype": {"None"}},
+    )
+    whole = {"train": (x, labels), "test": (x, labels)}
+    yield Call(
+        partavg.Dataset,
+        {**whole, "classes": 3, "writers": labels, "test_writers": labels},
+        {"classes": {"None"}, "writers": {"None"}, "test_writers": {"None"}},
+    )
     yield Call(
         partavg.load_dataset, {"name": "fashion_subset", "root": None}, {"root": {"None", *TEXT}}
     )
@@ -253,7 +277,7 @@ def simulations(folder: Path) -> Iterator[Call]:
     options = {
         "schedule": partavg.Schedule.partial(2), "lr": 0.1, "batch": 4, "solver": partavg.SGD(),
         "partition": "channel", "weights": "uniform", "buffers": "part", "participation": None,
-        "bank": "device", "pace": None, "delay": 0, "adapt": None, "transform": None,
+        "local": (), "store": "auto", "bank": "device", "pace": None, "delay": 0, "adapt": None, "transform": None,
         "engine": "vmapped", "chunk": 0, "precision": "auto", "deterministic": False, "seed": 0,
         "device": "cpu",
     }  # fmt: skip
@@ -268,6 +292,7 @@ def simulations(folder: Path) -> Iterator[Call]:
         "participation": {"None"}, "pace": {"None"}, "adapt": {"None"}, "transform": {"None"},
         "delay": {"0"}, "chunk": {"0", "10^30"}, "deterministic": {"True"},
         "seed": {"0", "10^30"}, "split": {"a ragged list"}, "solver": {"None"},
+        "local": {"an empty list"},
     }  # fmt: skip
     for name, good in {**task, **options}.items():
         yield Call(trained, {name: good}, accepts, f"Simulation({name}=…)")
@@ -289,6 +314,43 @@ def simulations(folder: Path) -> Iterator[Call]:
         lambda resume: followed(out=folder / f"run{next(numbers)}", resume=resume),
         {"resume": True}, {"resume": {"True"}}, "follow(resume=…)",
     )  # fmt: skip
+    yield Call(
+        lambda test_split: followed(test=(x, y), test_split=test_split),
+        {"test_split": split}, {"test_split": {"None", "a ragged list"}}, "follow(test_split=…)",
+    )  # fmt: skip
+    loaded = partavg.Simulation(**task, schedule=partavg.Schedule.partial(2), lr=0.1, batch=4)
+    yield Call(loaded.load, {"saved": loaded.state()}, {}, "Simulation.load")
+    judged = {"samples": (x, y), "split": split, "metrics": ()}
+    yield Call(
+        loaded.evaluate_clients, judged,
+        {"split": {"a ragged list"}, "metrics": {"an empty list", "an empty dict"}},
+        "Simulation.evaluate_clients",
+    )  # fmt: skip
+
+    def compared(**given: Any) -> None:
+        def made(schedule: partavg.Schedule, seed: int) -> partavg.Simulation:
+            return partavg.Simulation(**task, schedule=schedule, lr=0.1, batch=4, seed=seed)
+
+        out = folder / f"compared{next(numbers)}"
+        usual = {"simulation": made, "until": 3, "every": 1, "interval": 2, "out": out}
+        partavg.compare(**{**usual, **given})
+
+    for name, good, taken in (
+        ("simulation", lambda schedule, seed: loaded, set()), ("interval", 2, {"10^30"}),
+        ("seeds", 1, {"an array", "True"}), ("every", 1, {"10^30"}), ("until", 3, {"10^30"}),
+    ):  # fmt: skip
+        yield Call(compared, {name: good}, {name: taken}, f"compare({name}=…)")
+    small = {"training.steps": 1, "training.workers": 2, "metrics.evaluate_every": 0}
+    for name, good, taken in (
+        ("recipe", "demo", set()), ("scheme", "partial", {"None"}), ("set", small, {"None"}),
+        ("sinks", (), {"an empty list"}), ("data", None, {"None", *TEXT}),
+    ):  # fmt: skip
+        yield Call(
+            lambda **given: partavg.run(
+                **{"recipe": "demo", "set": small, "out": folder / f"ran{next(numbers)}", **given}
+            ),
+            {name: good}, {name: taken}, f"run({name}=…)",
+        )  # fmt: skip
     yield Call(
         partavg.evaluate,
         {"module": nn.Linear(4, 3), "loss": F.cross_entropy, "samples": (x, y), "metrics": ()},
