@@ -19,7 +19,6 @@ from partavg.backends.checks import (
     placed,
     rate_of,
     tried,
-    whole,
 )
 from partavg.backends.client_models import own_columns, own_tensors
 from partavg.backends.current_plan import CurrentPlan
@@ -64,6 +63,7 @@ from partavg.engines.fused.precision import Precision
 from partavg.engines.model import Loss, RowModel
 from partavg.evaluation import Asked, Evaluation, Transform, recompute_statistics_
 from partavg.scores.mean_loss import MeanLoss
+from partavg.sentences import whole_number
 from partavg.solvers.sgd import SGD
 
 Augment = Callable[[Any, Tensor | None], Any]
@@ -142,8 +142,8 @@ class Simulation:
         check_model(model, loss)
         check_policies(schedule, participation, pace, adapt, transform)
         check_engine(engine, chunk, precision, deterministic)
-        batch, delay = whole(batch, "batch", 1), whole(delay, "delay", 0)
-        seed = whole(seed, "seed", 0)
+        batch, delay = whole_number(batch, "batch", 1), whole_number(delay, "delay", 0)
+        seed = whole_number(seed, "seed", 0)
         self._processes = processes or OneProcess()
         self._device = device_of(device)
         known = as_samples(samples, dtype=float_type(model))
