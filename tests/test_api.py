@@ -327,6 +327,7 @@ def test_mistakes_are_told(tmp_path: Path, options: dict[str, Any], sentence: st
         (lambda: partavg.follow(simulation(), 4, out=3), "out = 3 names no folder"),
         (lambda: partavg.run(3), "recipe 3 is none"),
         (lambda: partavg.run("demo", set=["a=1"]), "is no dict"),
+        (lambda: partavg.run("demo", scheme=3), "scheme 3 cannot name a folder"),
     ],
 )
 def test_mistakes_in_types_are_told(call: Callable[[], Any], sentence: str) -> None:
