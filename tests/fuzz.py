@@ -277,7 +277,8 @@ def simulations(folder: Path) -> Iterator[Call]:
     options = {
         "schedule": partavg.Schedule.partial(2), "lr": 0.1, "batch": 4, "solver": partavg.SGD(),
         "partition": "channel", "weights": "uniform", "buffers": "part", "participation": None,
-        "local": (), "store": "auto", "bank": "device", "pace": None, "delay": 0, "adapt": None, "transform": None,
+        "local": (), "store": "auto", "bank": "device", "pace": None, "delay": 0, "adapt": None,
+        "transform": None,
         "engine": "vmapped", "chunk": 0, "precision": "auto", "deterministic": False, "seed": 0,
         "device": "cpu",
     }  # fmt: skip
@@ -336,7 +337,7 @@ def simulations(folder: Path) -> Iterator[Call]:
         partavg.compare(**{**usual, **given})
 
     for name, good, taken in (
-        ("simulation", lambda schedule, seed: loaded, set()), ("interval", 2, {"10^30"}),
+        ("interval", 2, {"10^30"}),
         ("seeds", 1, {"an array", "True"}), ("every", 1, {"10^30"}), ("until", 3, {"10^30"}),
     ):  # fmt: skip
         yield Call(compared, {name: good}, {name: taken}, f"compare({name}=…)")

@@ -4,8 +4,11 @@ import gc
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -297,11 +300,15 @@ def test_schemes_that_begin_apart_are_told(tmp_path: Path) -> None:
         ({"interval": 2, "schemes": {"a": 1}}, "give one of the two"),
         ({"schemes": ["periodic"]}, "is no dict of names"),
         ({"schemes": {"../x": 1}}, "cannot name a folder"),
-        ({"interval": 2, "seeds": 0}, "gives no run"),
+        ({"interval": 2, "seeds": []}, "gives no run"),
         ({"interval": 2, "seeds": [1, 1]}, "or one twice"),
         ({"interval": 0}, "interval 0 is below 1"),
-        ({"interval": 2, "every": 0}, "every = 0 makes no sense"),
-        ({"interval": 2, "until": 2.5}, "until = 2.5 makes no sense"),
+        ({"interval": 2, "every": 0}, "every = 0 is no whole number from 1"),
+        ({"interval": 2, "seeds": 2.5}, "seeds = 2.5 is no whole number from 1"),
+        ({"interval": 2, "seeds": None}, "seeds = None is no whole number from 1"),
+        ({"interval": 2, "seeds": [-1]}, "seed -1 is no whole number from 0"),
+        ({"interval": 2, "simulation": 3}, "3 is no function of a scheme and a seed"),
+        ({"interval": 2, "until": 2.5}, "until = 2.5 is no whole number from 1"),
         ({"interval": 2, "resume": True, "out": None}, "give out"),
         ({"interval": 2, "simulation": lambda schedule, seed: None}, "gave NoneType for scheme"),
     ],
@@ -310,6 +317,36 @@ def test_mistakes_are_told(tmp_path: Path, options: dict[str, Any], sentence: st
     given = {"simulation": simulation, "until": 4, "out": tmp_path / "x", **options}
     with pytest.raises(ValueError, match=sentence):
         partavg.compare(**given)
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: partavg.follow(simulation(), "10"), "until = '10' is no whole number"),
+        (lambda: partavg.follow(3, 10), "3 is no simulation"),
+        (lambda: partavg.follow(simulation(), 4, out=3), "out = 3 names no folder"),
+        (lambda: partavg.run(3), "recipe 3 is none"),
+        (lambda: partavg.run("demo", set=["a=1"]), "is no dict"),
+        (lambda: partavg.run("demo", scheme=3), "scheme 3 cannot name a folder"),
+    ],
+)
+def test_mistakes_in_types_are_told(call: Callable[[], Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        call()
+
+
+def test_policies_of_no_whole_numbers_are_told() -> None:
+    program = """
+import partavg
+for make in (lambda: partavg.Schedule.partial("4"), lambda: partavg.Participation(8, 2.5)):
+    try:
+        make()
+    except ValueError as error:
+        print(error)
+"""  # elsewhere, since here the tests check all types of the core themselves
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "interval '4' is no whole number" in said.stdout
+    assert "active 2.5 is no whole number" in said.stdout
 
 
 def test_threads_hear_no_signals_and_train_all_the_same() -> None:
@@ -322,8 +359,11 @@ def test_threads_hear_no_signals_and_train_all_the_same() -> None:
 
 def test_a_recipe_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"training.steps": 4, "training.workers": 4, "metrics.evaluate_every": 2}
+    settings |= {"averaging.shuffle": True, "metrics.local_accuracy": ("first",)}
     results = partavg.run("demo", scheme="periodic", set=settings, out=tmp_path / "run")
     assert results.summary["steps"] == 4
+    assert results.config["averaging"]["shuffle"] is True
+    assert results.config["metrics"]["local_accuracy"] == ["first"]
     assert results.config["averaging"]["parts"] == 1
     assert (tmp_path / "run" / "report.html").exists()
     with pytest.raises(ValueError, match="use force=True"):

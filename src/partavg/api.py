@@ -1,7 +1,7 @@
 """From Python, what the command line does: one run, or schemes and seeds side by side."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ from partavg import comparison
 from partavg.backends.simulate import Simulation
 from partavg.comparison import StartedRun
 from partavg.config import create
+from partavg.config_toml import assignment
 from partavg.core.arguments import check_kind, check_whole
 from partavg.core.schedule import Schedule
 from partavg.data.root import root
@@ -19,10 +20,12 @@ from partavg.notebook import Comparison, Results, Table, load_run, shown_here
 from partavg.outputs import check_page
 from partavg.recipe import load
 from partavg.recipe_run import Run
+from partavg.registry import mismatch
 from partavg.report.page import write_page
 from partavg.report.runs import gather
+from partavg.sentences import shown
 from partavg.session import Diverged, Session, Stop
-from partavg.simulation_run import SimulationRun, TestSplit, in_python
+from partavg.simulation_run import SimulationRun, TestSplit, check_simulation, in_python
 from partavg.sinks import sinks_of
 from partavg.sinks.progress import Display
 from partavg.sinks.sink import Sink, SinkLike
@@ -63,10 +66,9 @@ def follow(
     end early, for example `Patience("accuracy", 5)`. `best` names a metric: the averaged model with
     its best value is kept in `out`, as best.pt.
     """
-    check_kind("simulation", simulation, Simulation, "a partavg.Simulation")
-    check_whole("until", until, 0)
+    check_simulation(simulation)
     check_kind("name", name, str, "a text")
-    if simulation.workers.step >= until and not out:
+    if simulation.workers.step >= check_whole("until =", until, 0) and not out:
         return Table([], name)
     session = SimulationRun(
         simulation,
@@ -116,9 +118,12 @@ def compare(
     the usual three: periodic, partial and synchronous averaging. The rest is as for `follow`.
     """
     chosen = _schemes(schemes, interval)
-    numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-    if not numbers or len(set(numbers)) < len(numbers):
-        raise ValueError(f"seeds = {seeds!r} gives no run, or one twice: use 1 or more, each once")
+    numbers = _seeds(seeds)
+    if problem := mismatch(simulation, None, 0):
+        raise ValueError(
+            f"{shown(simulation)} is no function of a scheme and a seed that makes a simulation: "
+            f"{problem}"
+        )
     if resume and out is None:
         raise ValueError("resume=True goes on with runs in a folder: give out, their folder")
     path = Path(out) if out is not None else next_folder("compare")
@@ -183,7 +188,15 @@ def run(
     `set={"averaging.interval": 8}` changes settings, `data` is the folder of datasets.
     """
     places = sinks_of(sinks)
-    found = load(recipe, [f"{key}={value}" for key, value in (set or {}).items()])
+    if not isinstance(recipe, str | Path):
+        raise ValueError(f"recipe {shown(recipe)} is none: give a file, a folder or a name")
+    if not isinstance(set, Mapping | None):
+        raise ValueError(f"set = {shown(set)} is no dict: write {{'averaging.interval': 8}}")
+    if not isinstance(data, str | Path | None):
+        raise ValueError(f"data {shown(data)} is no folder: give the one that holds the datasets")
+    if not isinstance(scheme, str | None):
+        raise ValueError(f"scheme {shown(scheme)} is no name: use one, like partial")
+    found = load(recipe, [assignment(key, value) for key, value in (set or {}).items()])
     config = comparison.chosen(found, scheme)
     folder = RunFolder(Path(out) if out else next_folder(Path(recipe).stem))
     samples = create("data", config.data, root(Path(data) if data else None))
@@ -193,6 +206,16 @@ def run(
         _train(session, found.name, display, places)
     write_page(folder.report_path, gather([folder.path]))
     return load_run(folder.path)
+
+
+def _seeds(given: Any) -> list[int]:
+    """The seeds to train with: so many from 0, or those given."""
+    if not isinstance(given, Iterable) or isinstance(given, str):
+        given = range(check_whole("seeds =", given, 1))
+    found = [check_whole("seed", seed, 0) for seed in given]
+    if not found or len(set(found)) < len(found):
+        raise ValueError(f"seeds = {given!r} gives no run, or one twice: use 1 or more, each once")
+    return found
 
 
 def _schemes(given: Mapping[str, Any] | None, interval: int | None) -> dict[str, Any]:

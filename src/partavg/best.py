@@ -79,9 +79,7 @@ class Patience:
     _waited: int = field(default=0, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_whole("patience of rows:", self.rows)
-        if self.rows < 1:
-            raise ValueError(f"patience of {self.rows!r} rows makes no sense: use 1 or more")
+        self.rows = check_whole("a patience of rows =", self.rows, 1)
         if self.better not in (None, "higher", "lower"):
             raise ValueError(f"better = {self.better!r} is not known: use 'higher' or 'lower'")
         own = Best(self.metric, self.better) if self.better else None

@@ -14,10 +14,11 @@ from partavg.core.inputs import Inputs
 from partavg.data.convert import as_samples
 from partavg.data.samples import Samples
 from partavg.engines.model import Loss
-from partavg.registry import mismatch, shown, table
+from partavg.registry import mismatch, table
 from partavg.scores.classes import accuracy
 from partavg.scores.mean_loss import MeanLoss
 from partavg.scores.score import Score, add, on_host
+from partavg.sentences import shown
 from partavg.torch_internals import batch_norms
 
 _BATCH = 500

@@ -23,13 +23,13 @@ from partavg.core.arguments import check_kind
 from partavg.folder import RunFolder
 from partavg.metrics.metric import Row
 from partavg.recipes.files import read
-from partavg.registry import shown
 from partavg.report import palette
 from partavg.report.chart import draw, swatch
 from partavg.report.charts import Chart, Line
 from partavg.report.curves import Curve
 from partavg.report.runs import grouped, of_entries
 from partavg.report.table import comparison
+from partavg.sentences import shown
 from partavg.sinks.progress import Display, Status, display
 from partavg.sinks.sink import RunInfo
 from partavg.verdict import verdict

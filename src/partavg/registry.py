@@ -3,7 +3,6 @@
 import difflib
 import inspect
 import re
-import reprlib
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
@@ -11,6 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar, overload
 
 from partavg.own_code import executed, is_own
+from partavg.sentences import shown
 
 Thing = TypeVar("Thing")
 
@@ -264,12 +264,3 @@ def suggestion(word: str, known: Iterable[str], prefix: str = "") -> str:
 
 def _listed(names: Iterable[str]) -> str:
     return textwrap.shorten(", ".join(names), _LONGEST, placeholder=" …")
-
-
-def shown(value: Any) -> str:
-    """A value in a sentence: on one line, and not for long.
-
-    >>> shown("a" * 100), shown(0.5)
-    ("'aaaaaaaaaaaa...aaaaaaaaaaaaa'", '0.5')
-    """
-    return " ".join(reprlib.repr(value).split())

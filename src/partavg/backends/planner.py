@@ -20,7 +20,8 @@ from partavg.core.plan import Plan
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
 from partavg.core.workers import Workers
-from partavg.registry import mismatch, shown
+from partavg.registry import mismatch
+from partavg.sentences import shown
 
 Buffers = Literal["part", "every", "local", "recompute"]
 WeightsPolicy = Literal["uniform", "samples"]

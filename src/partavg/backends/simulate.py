@@ -20,7 +20,6 @@ from partavg.backends.checks import (
     placed,
     rate_of,
     tried,
-    whole,
 )
 from partavg.backends.client_models import own_columns, own_tensors
 from partavg.backends.current_plan import CurrentPlan
@@ -45,6 +44,7 @@ from partavg.backends.processes import OneProcess, Processes, dealt_evenly, own_
 from partavg.core import average
 from partavg.core.adapt import Adapt
 from partavg.core.aggregate import Aggregate, weighted_sum
+from partavg.core.arguments import check_whole
 from partavg.core.exchange import common_model
 from partavg.core.loop import Batch, Record, Watch, train, unwatched
 from partavg.core.pace import Pace
@@ -144,8 +144,8 @@ class Simulation:
         check_policies(schedule, participation, pace, adapt, transform)
         check_engine(engine, chunk, precision, deterministic)
         check_bank(bank)
-        batch, delay = whole(batch, "batch", 1), whole(delay, "delay", 0)
-        seed = whole(seed, "seed", 0)
+        batch, delay = check_whole("batch", batch, 1), check_whole("delay", delay, 0)
+        seed = check_whole("seed", seed, 0)
         self._processes = processes or OneProcess()
         self._device = device_of(device)
         known = as_samples(samples, dtype=float_type(model))

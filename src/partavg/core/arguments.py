@@ -6,15 +6,16 @@ from numbers import Integral, Real
 from types import UnionType
 from typing import Any
 
-from partavg.registry import shown
+from partavg.sentences import shown
 
 
-def check_whole(what: str, value: Any, least: int | None = None) -> None:
-    """Raise a ValueError for what is no whole number, or a smaller one."""
-    if not isinstance(value, Integral) or isinstance(value, bool):
-        raise ValueError(f"{what} {shown(value)} is no whole number: use one, like {least or 1}")
-    if least is not None and value < least:
-        raise ValueError(f"{what} {shown(value)} is too small: use {least} or more")
+def check_whole(what: str, value: Any, least: int | None = None) -> int:
+    """A whole number; a ValueError for what is none, or smaller."""
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not whole or (least is not None and int(value) < least):
+        start = "" if least is None else f" from {least}"
+        raise ValueError(f"{what} {shown(value)} is no whole number{start}: use one")
+    return int(value)
 
 
 def check_number(what: str, value: Any) -> None:

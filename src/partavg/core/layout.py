@@ -11,7 +11,7 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from partavg.core.arguments import check_kind, check_whole
-from partavg.registry import shown
+from partavg.sentences import shown
 
 
 @dataclass(frozen=True)

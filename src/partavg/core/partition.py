@@ -14,7 +14,8 @@ from torch import Tensor
 
 from partavg.core.arguments import check_kind, check_whole
 from partavg.core.layout import Layout
-from partavg.registry import Names, shown
+from partavg.registry import Names
+from partavg.sentences import shown
 
 
 class Span(NamedTuple):

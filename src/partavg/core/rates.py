@@ -7,7 +7,8 @@ from fractions import Fraction
 from typing import Literal
 
 from partavg.core.arguments import check_number, check_whole
-from partavg.registry import Names, shown
+from partavg.registry import Names
+from partavg.sentences import shown
 
 
 @dataclass(frozen=True, slots=True)

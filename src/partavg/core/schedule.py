@@ -7,7 +7,7 @@ import numpy as np
 
 from partavg.core.arguments import check_whole
 from partavg.core.seeds import fold
-from partavg.registry import shown
+from partavg.sentences import shown
 
 _MOST = 12  # numbers of parts that an error lists
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from partavg.core.arguments import check_choice, check_flag, check_kind, check_whole
 from partavg.core.seeds import bits24, fold
 from partavg.kernels.backend import uses_triton
-from partavg.registry import shown
+from partavg.sentences import shown
 
 Normalize = Literal["channel", "pixel", "none"]
 

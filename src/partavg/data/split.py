@@ -16,7 +16,8 @@ from partavg.data.clients import by_client, writer
 from partavg.data.ids import class_labels, how_many
 from partavg.data.ownership import Split, check_workers
 from partavg.data.saved_split import saved
-from partavg.registry import Names, shown
+from partavg.registry import Names
+from partavg.sentences import shown
 
 _TRIES = 1000
 

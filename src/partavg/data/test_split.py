@@ -1,23 +1,23 @@
 """Test samples for each client, like its training samples."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from partavg.core.arguments import check_whole
 from partavg.core.seeds import fold
-from partavg.data.ownership import Split
+from partavg.data.ids import class_labels, numbered_alike
+from partavg.data.ownership import Split, checked_split
 
 Counts = NDArray[np.int64]
 """Samples of each client and class [clients, classes]."""
 
 
-def split_alike(
-    labels: Tensor, split: Sequence[Int[Tensor, "_"]], test_labels: Tensor, seed: int = 0
-) -> Split:
+def split_alike(labels: Any, split: Sequence[Any], test_labels: Any, seed: int = 0) -> Split:
     """Deal test samples out, each class in the proportions in which clients own it in training.
 
     Every client gets at least one sample of a class that it owns, as long as there are enough. A
@@ -30,6 +30,8 @@ def split_alike(
     [[0, 0, 0, 0, 0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]]
     """
     known, tested = _classes(labels), _classes(test_labels)
+    check_whole("seed", seed, 0)
+    split = checked_split(split, len(known))
     width = int(max(known.max(initial=0), tested.max(initial=0))) + 1
     owned = np.stack([np.bincount(known[own.cpu().numpy()], minlength=width) for own in split])
     dealt = _shares(owned, np.bincount(tested, minlength=width))
@@ -44,9 +46,7 @@ def split_alike(
     return [torch.from_numpy(np.sort(np.concatenate(own))) for own in found]
 
 
-def split_by_owner(
-    owners: Int[Tensor, "n"], split: Sequence[Int[Tensor, "_"]], test_owners: Int[Tensor, "_"]
-) -> Split:
+def split_by_owner(owners: Any, split: Sequence[Any], test_owners: Any) -> Split:
     """Give each test sample to the client that owns most training samples of the same owner.
 
     Owners are numbers of persons or devices, as of femnist's writers. What is of an owner that no
@@ -56,7 +56,10 @@ def split_by_owner(
     >>> split_by_owner(writers, split, torch.tensor([8, 7, 9, 5]))
     [tensor([1, 3]), tensor([0])]
     """
-    known = owners.cpu().numpy()
+    numbers, tested = numbered_alike(owners, test_owners)
+    assert numbers is not None
+    assert tested is not None
+    known, split = numbers.numpy(), checked_split(split, len(numbers))
     most: dict[int, tuple[int, int]] = {}
     for client, own in enumerate(split):
         for owner, count in zip(
@@ -64,17 +67,16 @@ def split_by_owner(
         ):
             if int(count) > most.get(int(owner), (0, 0))[0]:
                 most[int(owner)] = int(count), client
-    client_of = [most.get(owner, (0, -1))[1] for owner in test_owners.tolist()]
+    client_of = [most.get(owner, (0, -1))[1] for owner in tested.tolist()]
     clients = torch.tensor(client_of, dtype=torch.long)
     return [(clients == client).nonzero().flatten() for client in range(len(split))]
 
 
-def _classes(labels: Tensor) -> NDArray[np.int64]:
+def _classes(labels: Any) -> NDArray[np.int64]:
     """The class of each sample; one for all where there are none."""
-    if labels.ndim != 1 or labels.is_floating_point():
+    if isinstance(labels, Tensor) and (labels.ndim > 1 or labels.is_floating_point()):
         return np.zeros(len(labels), np.int64)
-    classes: NDArray[np.int64] = labels.cpu().numpy().astype(np.int64)
-    return classes
+    return class_labels(labels)
 
 
 def _shares(owned: Counts, available: NDArray[np.int64]) -> Counts:

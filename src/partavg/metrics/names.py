@@ -8,7 +8,8 @@ from typing import Any
 
 from partavg.config import Component
 from partavg.metrics.metric import Metric
-from partavg.registry import Names, mismatch, shown
+from partavg.registry import Names, mismatch
+from partavg.sentences import shown
 
 _TAKEN = frozenset({"step", "steps", "scale", "stage", "part", "clients", "away", "sent",
                     "received", "seconds_per_exchange", "ranks"})  # fmt: skip

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from partavg.config import Component, Metrics
 from partavg.config_toml import components
-from partavg.registry import Names, mismatch, shown
+from partavg.registry import Names, mismatch
+from partavg.sentences import shown
 from partavg.sinks.mlflow import MLflow
 from partavg.sinks.sink import Sink, SinkLike, as_sink
 from partavg.sinks.tensorboard import TensorBoard

@@ -10,7 +10,8 @@ from typing import Any, Protocol, Self, runtime_checkable
 
 from partavg.metrics.meter import Diverged
 from partavg.metrics.metric import Metric, Row
-from partavg.registry import mismatch, shown
+from partavg.registry import mismatch
+from partavg.sentences import shown
 
 _LONGEST = 400  # letters of what another tool says of its failure
 
