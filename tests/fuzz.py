@@ -240,16 +240,20 @@ def data() -> Iterator[Call]:
         {"crop": {"0", "10^30"}, "flip": FLAG, "mean": {"a tensor", "a large tensor"}},
     )
     owned, tested = partavg.iid(labels, 2, seed=0), torch.arange(30) % 3
-    many = {"a tensor", "a tensor of NaN", "a list of NaN", "an array", "a mask", "a large tensor"}
+    many = {"a tensor", "a tensor of NaN", "an array", "a large tensor"}
     yield Call(
         partavg.split_alike,
         {"labels": labels, "split": owned, "test_labels": tested, "seed": 0},
-        {"test_labels": many, "seed": WHOLE},
+        {
+            "test_labels": many | {"an empty tensor"},
+            "seed": {"0", "10^30"},
+            "split": {"a ragged list"},
+        },
     )
     yield Call(
         partavg.split_by_owner,
         {"owners": labels, "split": owned, "test_owners": tested},
-        {"test_owners": {"an array", "a mask", "a list of words"}},
+        {"test_owners": {"an array", "a mask", "a list of words"}, "split": {"a ragged list"}},
     )
     x, table = torch.randn(60, 4), {"x": torch.randn(60, 4), "label": labels}
     yield Call(
@@ -261,7 +265,7 @@ def data() -> Iterator[Call]:
     yield Call(
         partavg.Dataset,
         {**whole, "classes": 3, "writers": labels, "test_writers": labels},
-        {"classes": {"None"}, "writers": {"None"}, "test_writers": {"None"}},
+        {"classes": {"None", "0", "10^30"}, "writers": {"None"}, "test_writers": {"None"}},
     )
     yield Call(
         partavg.load_dataset, {"name": "fashion_subset", "root": None}, {"root": {"None", *TEXT}}
@@ -337,13 +341,13 @@ def simulations(folder: Path) -> Iterator[Call]:
         partavg.compare(**{**usual, **given})
 
     for name, good, taken in (
-        ("interval", 2, {"10^30"}),
-        ("seeds", 1, {"an array", "True"}), ("every", 1, {"10^30"}), ("until", 3, {"10^30"}),
+        ("interval", 2, set()),
+        ("seeds", 1, {"an array"}), ("every", 1, {"10^30"}), ("until", 3, {"10^30"}),
     ):  # fmt: skip
         yield Call(compared, {name: good}, {name: taken}, f"compare({name}=…)")
     small = {"training.steps": 1, "training.workers": 2, "metrics.evaluate_every": 0}
     for name, good, taken in (
-        ("recipe", "demo", set()), ("scheme", "partial", {"None"}), ("set", small, {"None"}),
+        ("recipe", "demo", set()), ("scheme", "partial", {"None"}), ("set", small, {"None", "an empty dict"}),
         ("sinks", (), {"an empty list"}), ("data", None, {"None", *TEXT}),
     ):  # fmt: skip
         yield Call(

@@ -1,9 +1,11 @@
 """From Python, what the command line does: one run, or schemes and seeds side by side."""
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from partavg import comparison
 from partavg.backends.simulate import Simulation
@@ -30,6 +32,8 @@ from partavg.sinks import sinks_of
 from partavg.sinks.progress import Display
 from partavg.sinks.sink import Sink, SinkLike
 from partavg.stopping import Stopped, stop_request, train_session
+
+_MOST_SEEDS = 10_000
 
 
 def follow(
@@ -210,8 +214,10 @@ def run(
 
 def _seeds(given: Any) -> list[int]:
     """The seeds to train with: so many from 0, or those given."""
-    if not isinstance(given, Iterable) or isinstance(given, str):
+    if not isinstance(given, list | tuple | range | np.ndarray):
         given = range(check_whole("seeds =", given, 1))
+    if len(given) > _MOST_SEEDS:
+        raise ValueError(f"{len(given)} seeds are too many: use {_MOST_SEEDS} or fewer")
     found = [check_whole("seed", seed, 0) for seed in given]
     if not found or len(set(found)) < len(found):
         raise ValueError(f"seeds = {given!r} gives no run, or one twice: use 1 or more, each once")

@@ -211,12 +211,13 @@ def what_is_shared(
     local: Sequence[str], params: Layout, buffers: Layout, policy: str
 ) -> tuple[Sharing, Sharing]:
     """What of parameters and buffers is shared; a ValueError if statistics could not be made."""
+    found = sharing(local, params, buffers)
     if local and policy == "recompute":
         raise ValueError(
             f"buffers 'recompute' makes statistics for one model of all workers, and with local "
             f"{list(local)} there is none: use part, every or local"
         )
-    return sharing(local, params, buffers)
+    return found
 
 
 def check_covers(cut: Partition, params: Layout, local: tuple[Span, ...] = ()) -> None:

@@ -57,8 +57,8 @@ def split_by_owner(owners: Any, split: Sequence[Any], test_owners: Any) -> Split
     [tensor([1, 3]), tensor([0])]
     """
     numbers, tested = numbered_alike(owners, test_owners)
-    assert numbers is not None
-    assert tested is not None
+    if numbers is None or tested is None:
+        raise ValueError("owners or test_owners are None: say whose each sample is")
     known, split = numbers.numpy(), checked_split(split, len(numbers))
     most: dict[int, tuple[int, int]] = {}
     for client, own in enumerate(split):
