@@ -9,6 +9,7 @@ from partavg import comparison
 from partavg.backends.simulate import Simulation
 from partavg.comparison import StartedRun
 from partavg.config import create
+from partavg.config_toml import toml
 from partavg.core.schedule import Schedule
 from partavg.data.root import root
 from partavg.evaluation import Asked
@@ -174,9 +175,9 @@ def run(
     `set={"averaging.interval": 8}` changes settings, `data` is the folder of datasets.
     """
     places = sinks_of(sinks)
-    found = load(recipe, [f"{key}={value}" for key, value in (set or {}).items()])
+    found = load(recipe, [f"{key}={toml(value)}" for key, value in (set or {}).items()])
     config = comparison.chosen(found, scheme)
-    folder = RunFolder(Path(out) if out else next_folder(Path(recipe).stem))
+    folder = RunFolder(Path(out) if out else next_folder(found.name.rpartition("/")[2]))
     samples = create("data", config.data, root(Path(data) if data else None))
     with in_python():
         session = Run(config, samples, folder, resume=resume, force=force)
