@@ -347,7 +347,8 @@ def simulations(folder: Path) -> Iterator[Call]:
         yield Call(compared, {name: good}, {name: taken}, f"compare({name}=…)")
     small = {"training.steps": 1, "training.workers": 2, "metrics.evaluate_every": 0}
     for name, good, taken in (
-        ("recipe", "demo", set()), ("scheme", "partial", {"None"}), ("set", small, {"None", "an empty dict"}),
+        ("recipe", "demo", set()), ("scheme", "partial", {"None"}),
+        ("set", small, {"None", "an empty dict"}),
         ("sinks", (), {"an empty list"}), ("data", None, {"None", *TEXT}),
     ):  # fmt: skip
         yield Call(

@@ -202,7 +202,7 @@ def run(
         raise ValueError(f"scheme {shown(scheme)} is no name: use one, like partial")
     found = load(recipe, [assignment(key, value) for key, value in (set or {}).items()])
     config = comparison.chosen(found, scheme)
-    folder = RunFolder(Path(out) if out else next_folder(Path(recipe).stem))
+    folder = RunFolder(Path(out) if out else next_folder(found.name.rpartition("/")[2]))
     samples = create("data", config.data, root(Path(data) if data else None))
     with in_python():
         session = Run(config, samples, folder, resume=resume, force=force)
@@ -215,9 +215,9 @@ def run(
 def _seeds(given: Any) -> list[int]:
     """The seeds to train with: so many from 0, or those given."""
     if not isinstance(given, list | tuple | range | np.ndarray):
-        given = range(check_whole("seeds =", given, 1))
-    if len(given) > _MOST_SEEDS:
-        raise ValueError(f"{len(given)} seeds are too many: use {_MOST_SEEDS} or fewer")
+        if check_whole("seeds =", given, 1) > _MOST_SEEDS:
+            raise ValueError(f"seeds = {shown(given)} are too many: use {_MOST_SEEDS} or fewer")
+        given = range(given)
     found = [check_whole("seed", seed, 0) for seed in given]
     if not found or len(set(found)) < len(found):
         raise ValueError(f"seeds = {given!r} gives no run, or one twice: use 1 or more, each once")

@@ -99,6 +99,28 @@ class Meter:
         device = simulation.workers.params.device
         self._lap = Stopwatch(self.timings, device) if options.timings else unwatched
 
+    def check_measured(self, what: str, key: str) -> None:
+        """Raise a ValueError if a metric by which something is decided would be in no row."""
+        metric = next((metric for metric in self._metrics if metric.key == key), None)
+        if metric is None or metric.when == "end":
+            raise ValueError(f"{what} {key!r} is in no row of this run: add it to the metrics")
+        if key.startswith("clients_"):
+            if self._now.test_split is None:
+                raise ValueError(
+                    f"{what} {key!r} is of clients, who have no test samples of their own: give "
+                    f"them some, test_split in Python, metrics.clients_every in a recipe"
+                )
+        elif metric.sums or key == "test_loss":
+            if self._now.test is None:
+                raise ValueError(f"{what} {key!r} is measured on test samples: give test")
+            if self._simulation.local:
+                raise ValueError(
+                    f"{what} {key!r} is of the averaged model, which nobody has where parameters "
+                    f"are local: use clients_accuracy or clients_loss"
+                )
+            if metric.sums:
+                _try(self._simulation, self._options, self._now.test, [metric.score])
+
     def watch(self, phase: str) -> None:
         """Follow the training loop through its phases."""
         if phase == "averaging" and self._round_ends():
