@@ -33,9 +33,7 @@ class ProcessStates:
         own = {name: [self.workers, state[name].shape[1]] for name in ("params", "buffers")}
         own["taken"] = [self.workers, 1]
         memory = {
-            f"memory.{name}": [
-                *(rows.shape if name in self.shared else (self.workers, *rows.shape[1:]))
-            ]
+            f"memory.{name}": [len(rows) if name in self.shared else self.workers, *rows.shape[1:]]
             for name, rows in state["memory"].items()
         }
         bank = {f"bank.{k}": [self.clients, *rows.shape[1:]] for k, rows in state["bank"].items()}
