@@ -11,7 +11,7 @@ from torch import Tensor
 from partavg import checkpoint
 from partavg.backends.processes import OneProcess, Processes, dealt_evenly
 from partavg.backends.simulate import Simulation
-from partavg.best import Best
+from partavg.best import Best, Patience
 from partavg.config import Checkpoints
 from partavg.core.loop import Record
 from partavg.folder import RunFolder, write_json
@@ -62,6 +62,9 @@ class Session:
             )
         self._stop, self._stopped = stop, False
         self._best = Best.of(checkpoints.best, meter.asked) if checkpoints.best else None
+        for asked_by, metric in (("best", checkpoints.best), ("stop", _patient_about(stop))):
+            if metric:
+                meter.check_measured(metric, asked_by)
         self._seconds = 0.0
         self._late: deque[tuple[Record, PendingRow]] = deque()
         self._rows: deque[Row] = deque()
@@ -259,3 +262,8 @@ class Session:
             return lower
         where = f"that of step {saved} in {self._folder.checkpoints}"
         return f"{lower}; the last good checkpoint is {where}"
+
+
+def _patient_about(stop: Stop | None) -> str:
+    """The metric by which it is decided when to stop, where that can be known."""
+    return stop.metric if isinstance(stop, Patience) else ""
