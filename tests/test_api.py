@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import partavg
-from partavg import Schedule, Simulation
+from partavg import Patience, Schedule, Simulation
 from partavg.metrics.metric import Row
 
 X = torch.randn(120, 4, generator=torch.Generator().manual_seed(0))
@@ -196,6 +196,32 @@ def test_the_best_model_is_kept(tmp_path: Path) -> None:
         partavg.follow(simulation(), 30, test=TEST, best="accuracy")
     with pytest.raises(ValueError, match="did you mean 'accuracy'"):
         partavg.follow(simulation(), 30, test=TEST, best="acuracy", out=tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"best": "accuracy"}, "best goes by 'accuracy', .*: give test samples"),
+        ({"best": "train_loss", "test": TEST}, "best goes by 'train_loss', .*: use one like acc"),
+        ({"best": "clients_loss", "test": TEST}, "best goes by 'clients_loss', .*: give the test"),
+        ({"stop": Patience("test_loss", 2)}, "stop goes by 'test_loss', .*: give test samples"),
+        ({"stop": Patience("acc", 2, "higher")}, "stop goes by 'acc', .*: use one like accuracy"),
+    ],
+)
+def test_what_is_not_measured_decides_nothing(
+    options: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        partavg.follow(simulation(), 6, out=tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_average_of_personal_models_is_never_the_best(tmp_path: Path) -> None:
+    own = simulation(local=["*bias"])
+    with pytest.raises(ValueError, match=r"with local parameters nobody has the averaged model"):
+        partavg.follow(own, 6, test=TEST, out=tmp_path / "run", best="accuracy")
+    partavg.follow(own, 6, test=TEST, out=tmp_path / "run", best="clients_accuracy")
+    assert (tmp_path / "run" / "best.pt").exists()
 
 
 def test_schemes_and_seeds_side_by_side(tmp_path: Path) -> None:

@@ -65,10 +65,9 @@ class Session:
             )
         self._stop, self._stopped = stop, False
         self._best = Best.of(checkpoints.best, meter.asked) if checkpoints.best else None
-        if self._best:
-            meter.check_measured("best =", self._best.metric)
-        if isinstance(stop, Patience):
-            meter.check_measured("stop by", stop.metric)
+        for asked_by, metric in (("best", checkpoints.best), ("stop", _patient_about(stop))):
+            if metric:
+                meter.check_measured(metric, asked_by)
         self._seconds = 0.0
         self._late: deque[tuple[Record, PendingRow]] = deque()
         self._rows: deque[Row] = deque()
@@ -266,3 +265,8 @@ class Session:
             return lower
         where = f"that of step {saved} in {self._folder.checkpoints}"
         return f"{lower}; the last good checkpoint is {where}"
+
+
+def _patient_about(stop: Stop | None) -> str:
+    """The metric by which it is decided when to stop, where that can be known."""
+    return stop.metric if isinstance(stop, Patience) else ""

@@ -124,7 +124,7 @@ def _listed_weights(given: Any, clients: int) -> Float[Tensor, "m"]:
             f"weights {shown(given)} is not known: use {known}, or a number per client"
         )
     try:
-        weights = torch.as_tensor(given).to("cpu", torch.float64)
+        weights = torch.as_tensor(given, dtype=torch.float64, device="cpu")
     except (TypeError, ValueError, RuntimeError):
         raise ValueError(f"weights {shown(given)} are no numbers: give one per client") from None
     if weights.shape != (clients,):
@@ -140,7 +140,7 @@ def _listed_weights(given: Any, clients: int) -> Float[Tensor, "m"]:
         )
     if not weights.any():
         raise ValueError("all weights are 0: give at least one client more")
-    return weights
+    return weights / weights.max() if weights.sum().isinf() else weights
 
 
 def check_drawn_weights(weights: Float[Tensor, "m"], participation: Participation | None) -> None:

@@ -174,7 +174,8 @@ class Simulation:
 
         check_delay(delay, schedule, buffers)
         check_recut(adapt, partition, put_away=put_away)
-        shares = client_weights(weights, split)
+        computed = average.accumulating(self._model.dtype)
+        shares = client_weights(weights, split).to(self._device, computed)
         check_drawn_weights(shares, participation)
         self.active = participation.active if participation else len(split)
         """Workers that train at a time, in all processes."""
@@ -204,7 +205,7 @@ class Simulation:
             *self._sharing,
             partition,
             buffers,
-            shares.to(self._device, average.accumulating(self._model.dtype)),
+            shares,
             participation,
             pace,
             delay,
@@ -324,8 +325,7 @@ class Simulation:
 
         It must be the state of a simulation like this one.
         """
-        rows = {"params": self.workers.params, "buffers": self.workers.buffers}
-        shapes = {name: [self.active, tensor.shape[1]] for name, tensor in rows.items()}
+        shapes = self._states.shapes(self.workers.state())
         self._processes.first(lambda: check_state(saved, lambda: self.settings, shapes))
         state = {k: v for k, v in saved.items() if k != "settings"} if saved else None
         self.workers.load_(self._states.deal(state))
