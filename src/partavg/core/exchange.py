@@ -154,7 +154,7 @@ def arrive_(
             sent = message["sent"][: len(spans)]
             since = workers.buffers[:, counters]
             if len(counters):
-                since = since - message.get("counted", since)  # 0.2 did not know of it
+                since = since - message.get("counted", since)  # 0.1 did not know of it
             for rows, before in zip(params, sent, strict=True):
                 rows.sub_(before)
             deliver_(

@@ -39,7 +39,7 @@ def load(root: Path, *, fraction: float = 1.0, seed: int = 0) -> Dataset:
         test=Samples(stored["test_images"], stored["test_labels"]),
         classes=CLASSES,
         writers=writers,
-        test_writers=stored.get("test_writers"),  # a cache of 0.2 has none
+        test_writers=stored.get("test_writers"),  # a cache of 0.1 has none
     )
 
 
