@@ -347,7 +347,7 @@ def test_installed_packages_add_names(tmp_path: Path) -> None:
     installed(tmp_path, "run", "demo", *small, "--set", "data.name=clouds", "--out", "run")
     executions(tmp_path)
     installed(tmp_path, "report", "run")
-    assert ">thin<" in (tmp_path / "report.html").read_text()
+    assert ">thin<" in (tmp_path / "run" / "report.html").read_text()
     assert not (tmp_path / "x").exists(), "what is broken was not imported"
     said = installed(tmp_path, "run", "demo", "--set", "model.name=wide", code=2)
     assert said == (
