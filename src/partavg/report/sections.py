@@ -56,7 +56,8 @@ def _runs(group: Group) -> str:
 
 def _early(group: Group) -> str:
     """After which steps runs were stopped early, if any were."""
-    ends = [run.summary["stopped_at"] for run in group.runs if "stopped_at" in (run.summary or {})]
+    known = [run.summary or {} for run in group.runs]
+    ends = [summary["stopped_at"] for summary in known if "stopped_at" in summary]
     steps = sorted({end for end in ends if isinstance(end, int)})
     if not steps:
         return ""
