@@ -56,8 +56,9 @@ def _runs(group: Group) -> str:
 
 def _early(group: Group) -> str:
     """After which steps runs were stopped early, if any were."""
-    ends = [run.summary["stopped_at"] for run in group.runs if "stopped_at" in (run.summary or {})]
-    steps = sorted({end for end in ends if isinstance(end, int)})
+    found = ((run.summary or {}).get("stopped_at") for run in group.runs)
+    ends = [step for step in found if isinstance(step, int)]
+    steps = sorted(set(ends))
     if not steps:
         return ""
     last = f"steps {steps[0]} to {steps[-1]}" if len(steps) > 1 else f"step {steps[0]}"
