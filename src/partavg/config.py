@@ -224,8 +224,8 @@ def create(kind: str, component: Component, *arguments: Any) -> Any:
     wanted, types = _MADE.get(kind, ("", object))
     if not isinstance(made, types) or isinstance(made, type):
         lacks = [name for name in _FUNCTIONS.get(kind, ()) if not hasattr(made, name)]
-        why = f", which has no {' and no '.join(lacks)}" if lacks else ": mend the function"
-        raise ValueError(f"{called} gave {type(made).__name__}, and not {wanted}{why}")
+        why = f"it lacks {', '.join(lacks)}" if lacks else "mend the function"
+        raise ValueError(f"{called} gave {type(made).__name__}, and not {wanted}: {why}")
     if kind in _OF_THE_STEP and made is not None and (problem := mismatch(made, 1)):
         raise ValueError(f"{called} gave a function that does not take the step: {problem}")
     if isinstance(made, Dataset):

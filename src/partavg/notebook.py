@@ -22,7 +22,7 @@ from partavg.cli.comparison_table import comparison_table
 from partavg.comparison import Result, StartedRun, results
 from partavg.core.arguments import check_kind
 from partavg.folder import RunFolder
-from partavg.metrics.metric import Row
+from partavg.metrics.metric import Metric, Row
 from partavg.recipes.files import read
 from partavg.report import palette
 from partavg.report.chart import draw, swatch
@@ -37,7 +37,8 @@ from partavg.verdict import verdict
 
 _UPDATE_EVERY = 0.5  # seconds between two pictures of a run that goes on
 _MOST_ROWS = 10  # of a table that is shown
-_MAIN = ("loss", "accuracy", "discrepancy")
+_RESULTS = ("accuracy", "clients_accuracy", "test_loss")
+"""Of these the first that was measured is drawn."""
 _DARK = '[data-jp-theme-light="false"] .partavg, .vscode-dark .partavg, [theme="dark"] .partavg'
 """How JupyterLab, VS Code and Colab say that a page is dark."""
 _STYLE = f"""<style>
@@ -176,9 +177,8 @@ class Results:
         summary = "".join(
             f"<tr>{_row('th', [k])}{_row('td', [v])}</tr>" for k, v in numbers.items()
         )
-        charts = "".join(
-            self.figure(metric).html for metric in _MAIN if metric in self.metrics.columns
-        )
+        asked = RunFolder(self.path).metrics()
+        charts = "".join(self.figure(metric).html for metric in _drawn_of(self.metrics, asked))
         title = f"<p><b>{escape(str(self.path))}</b></p><table>{summary}</table>"
         return Figure(title + charts)._repr_html_()
 
@@ -275,6 +275,7 @@ class _Cell:
         self._rows: list[Row] = []
         self._status = Status()
         self._label, self._steps, self._shown = "", 1, 0.0
+        self._asked: Sequence[Metric] = ()
         self._handle: Any = None
 
     def __enter__(self) -> Self:
@@ -292,7 +293,7 @@ class _Cell:
         show = import_module("IPython.display").display
         self._handle = show(Figure(""), display_id=True)
         self._rows, self._status, self._shown = [], Status(about.metrics), 0.0
-        self._label, self._steps = about.label, about.steps
+        self._label, self._steps, self._asked = about.label, about.steps, about.metrics
 
     def end(self, summary: Row | None) -> None:
         """Leave what is shown; say so if the run ended before its last step."""
@@ -314,8 +315,16 @@ class _Cell:
         bar = f'<progress max="{self._steps}" value="{step}"></progress>'
         said = f"{escape(self._label)}: {bar} {step}/{self._steps}, {self._status}{ended}"
         table = Table(self._rows)
-        charts = [table.figure(metric).html for metric in _MAIN if metric in table.columns]
+        charts = [table.figure(metric).html for metric in _drawn_of(table, self._asked)]
         self._handle.update(Figure(f"<p>{said}</p>{''.join(charts)}"))
+
+
+def _drawn_of(table: Table, asked: Sequence[Metric]) -> list[str]:
+    """The metrics to draw: the loss, a result, those that were asked for, the discrepancy."""
+    results = [name for name in _RESULTS if name in table.columns][:1]
+    own = [metric.key for metric in asked]
+    wanted = dict.fromkeys(["loss", *results, *own, "discrepancy"])
+    return [name for name in wanted if name in table.columns and table[name].dtype != object]
 
 
 def _row(tag: str, cells: Sequence[str]) -> str:

@@ -56,9 +56,9 @@ def _runs(group: Group) -> str:
 
 def _early(group: Group) -> str:
     """After which steps runs were stopped early, if any were."""
-    known = [run.summary or {} for run in group.runs]
-    ends = [summary["stopped_at"] for summary in known if "stopped_at" in summary]
-    steps = sorted({end for end in ends if isinstance(end, int)})
+    found = ((run.summary or {}).get("stopped_at") for run in group.runs)
+    ends = [step for step in found if isinstance(step, int)]
+    steps = sorted(set(ends))
     if not steps:
         return ""
     last = f"steps {steps[0]} to {steps[-1]}" if len(steps) > 1 else f"step {steps[0]}"
