@@ -198,8 +198,8 @@ def run(
         raise ValueError(f"set = {shown(set)} is no dict: write {{'averaging.interval': 8}}")
     if not isinstance(data, str | Path | None):
         raise ValueError(f"data {shown(data)} is no folder: give the one that holds the datasets")
-    if not isinstance(scheme, str | None):
-        raise ValueError(f"scheme {shown(scheme)} is no name: use one, like partial")
+    if scheme is not None:
+        comparison.check_scheme_name(scheme)
     found = load(recipe, [assignment(key, value) for key, value in (set or {}).items()])
     config = comparison.chosen(found, scheme)
     folder = RunFolder(Path(out) if out else next_folder(found.name.rpartition("/")[2]))

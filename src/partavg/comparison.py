@@ -11,6 +11,7 @@ from partavg.config_toml import differences
 from partavg.folder import RunFolder
 from partavg.metrics.metric import Metric, Row, distinct, number, rounded
 from partavg.recipe import Recipe, key_of
+from partavg.sentences import shown
 
 SCHEMES = ("periodic", "partial", "synchronous")
 
@@ -66,7 +67,7 @@ def planned_runs(recipe: Recipe, schemes: Sequence[str], seeds: int, out: Path) 
 def check_scheme_name(scheme: object) -> None:
     """Raise a ValueError if a scheme cannot name a folder."""
     if not isinstance(scheme, str) or not re.fullmatch(r"\w[\w.+-]*", scheme):
-        raise ValueError(f"scheme {scheme!r} cannot name a folder: use letters and digits")
+        raise ValueError(f"scheme {shown(scheme)} cannot name a folder: use letters and digits")
 
 
 def configured(recipe: Recipe, scheme: str) -> Config:
