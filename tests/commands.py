@@ -45,9 +45,9 @@ def parse(line: str) -> click.Context:
 
 
 def _check_names(context: click.Context) -> None:
-    """A recipe that is no file comes with the package, and so does a table."""
+    """A recipe that is no file and no folder comes with the package, and so does a table."""
     tables = {name.partition("/")[0] for name in names()}
     for parameter in ("recipe", "target"):
         given = context.params.get(parameter)
-        if given and not given.endswith(".toml") and given not in {*names(), *tables, "all"}:
+        if given and not given.endswith((".toml", "/")) and given not in {*names(), *tables, "all"}:
             raise click.UsageError(f"no recipe {given!r}")

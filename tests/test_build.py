@@ -48,7 +48,7 @@ from partavg.build import check
         ({"images": {"crop": 2}}, "images.crop and images.flip are for images"),
         (
             {"split": {"name": "writer", "alpha": None, "minimum": None}},
-            "split.name = 'writer' needs to know who wrote",
+            "split.name = 'writer' needs to know whose a sample is",
         ),
         ({"lr_schedule": {"name": "step", "at": [9, 3]}}, "name them in rising order"),
     ],

@@ -36,7 +36,7 @@ def damage(path: Path, how: str) -> None:
 def test_a_damaged_one_is_passed_over_with_a_warning(tmp_path: Path, how: str) -> None:
     save(tmp_path, 5)
     damage(save(tmp_path, 10), how)
-    with pytest.warns(UserWarning, match=r"step-000000010.*is damaged.*using the one before"):
+    with pytest.warns(UserWarning, match=r"step-000000010.*is damaged.*: using that of step 5"):
         loaded = checkpoint.load(tmp_path)
     assert loaded is not None
     assert loaded["step"] == 5
@@ -45,9 +45,13 @@ def test_a_damaged_one_is_passed_over_with_a_warning(tmp_path: Path, how: str) -
 def test_nothing_whole_is_nothing(tmp_path: Path) -> None:
     assert checkpoint.load(tmp_path) is None
     assert checkpoint.latest_step(tmp_path / "missing") is None
-    damage(save(tmp_path, 1), "cut")
-    with pytest.warns(UserWarning, match="damaged"):
+    for step in (1, 2):
+        damage(save(tmp_path, step), "cut")
+    with pytest.warns(UserWarning, match="damaged") as told:
         assert checkpoint.load(tmp_path) is None
+    assert [str(one.message).rpartition(": ")[2] for one in told] == (
+        ["there is none to go on from"] * 2
+    )
 
 
 def test_drafts_and_strangers_are_ignored(tmp_path: Path) -> None:

@@ -118,9 +118,10 @@ def test_timings_go_on_after_a_stop(tmp_path: Path) -> None:
 
 def test_batches_of_inputs_and_targets_are_cut_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU takes batches by the size of the inputs, whatever that of the targets is."""
+    device = torch.device("cpu")
     assert evaluation._size(torch.empty(5, 3, 32, 32)) < evaluation._size(torch.empty(5))
     monkeypatch.setattr(evaluation, "_BATCH", 7)
     inputs, targets = torch.arange(60).view(20, 3), torch.arange(20)
-    for some, others in evaluation._batches(inputs, targets):
+    for some, others in evaluation._batches(device, inputs, targets):
         assert torch.equal(some[:, 0], 3 * others)
-    assert list(evaluation._batches(inputs[:0], targets[:0])) == []
+    assert list(evaluation._batches(device, inputs[:0], targets[:0])) == []

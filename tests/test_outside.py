@@ -127,7 +127,9 @@ def test_a_name_that_is_not_registered_is_not_known(recipe: Path) -> None:
         ("model", "3", object, "'3' cannot name a model"),
         ("model", 3, object, "3 cannot name a model"),
         ("model", "mine", 3, "3 cannot be a model: give a class or a function"),
-        ("metric", "mine", print, "cannot be a metric: give a partavg.Metric"),
+        ("metric", "mine", 3, "cannot be a metric: give a partavg.Metric, or a function"),
+        ("metric", "mine", dict, "cannot be a metric: give a partavg.Metric, or a function"),
+        ("metric", "mine", len, r"cannot be called with \(outputs, targets\)"),
         ("metric", "mine", partavg.Metric("other"), "metric 'mine' has the key 'other'"),
         ("metric", "step", partavg.Metric("step"), "metric 'step' would write 'step'"),
     ],
@@ -166,6 +168,10 @@ class Class:
 
 def no_arguments():
     """Takes nothing."""
+
+
+def three_arguments(shape, classes, width):
+    return torch.nn.Linear(*shape, classes)
 
 
 def without_types(shape, classes, *, hidden=3):
@@ -217,10 +223,9 @@ def too_few_classes(root):
     return points(root)._replace(classes=2)
 
 
-def arrays(root):
-    inputs, targets = points(root).train
-    samples = Samples(inputs.numpy(), targets.numpy())  # type: ignore[arg-type]
-    return Dataset(samples, samples, 3)
+def text(root):
+    samples = ["good", "bad"], [1, 0]
+    return Dataset(samples, samples, 2)
 
 
 def of_another_model(layout, parts, seed):
@@ -232,6 +237,10 @@ def beyond(labels, workers, seed):
     return [torch.arange(len(labels)) + 1] * workers
 
 
+def each_sample(outputs, targets):
+    return torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+
 class Silent:
     """A sink that takes nothing."""
 
@@ -241,7 +250,8 @@ class Silent:
 @pytest.mark.parametrize(
     ("kind", "thing", "problem"),
     [
-        ("model", no_arguments, "cannot be called with the shape of an input"),
+        ("model", three_arguments, "cannot be called with the shape of an input"),
+        ("model", no_arguments, "gave NoneType, and not a torch.nn.Module"),
         ("model", own_type, "model.of is to be a Class, which no recipe can hold"),
         ("model", unknown_type, "has options that cannot be read: name 'Nowhere'"),
         ("model", untyped, "has an option 'of' without a type: annotate it"),
@@ -251,14 +261,18 @@ class Silent:
         ("model", narrow, "cannot be trained on points, with inputs [5] and 3 classes"),
         ("model", other_input, "cannot be trained on points"),
         ("data", anything, "gave int, and not a partavg.data Dataset"),
-        ("data", unpaired, "training inputs [119, 5] and targets [120]"),
+        ("data", unpaired, "training samples: inputs [119, 5] and targets [120] differ in length"),
         ("data", too_few_classes, "targets from 0 to 2: with 2 classes, use 0 to 1"),
-        ("data", arrays, "samples that are no tensors"),
+        ("data", text, "training samples: the inputs hold text: make numbers of it"),
         ("partition", no_arguments, "cannot be called with a layout"),
         ("partition", anything, "gave int, and not a Partition"),
         ("partition", of_another_model, "cut the model that is trained"),
-        ("split", anything, "must give 4 workers a tensor of indices below 96 each"),
-        ("split", beyond, "must give 4 workers"),
+        ("loss", no_arguments, "cannot be called with outputs and targets"),
+        ("loss", anything, "loss.name = 'odd' gave 3 for a batch: return the mean"),
+        ("loss", each_sample, "loss.name = 'odd' gave a tensor [2] for a batch"),
+        ("loss", Silent, "gave Silent, and not a function of outputs and targets"),
+        ("split", anything, "split.name = 'odd' is 3: give a list with the indices of each worker"),
+        ("split", beyond, "split.name = 'odd': worker 0 owns sample 96, and there are 0 to 95"),
         ("solver", anything, "gave int, and not a Solver"),
         ("lr_schedule", anything, "gave int, and not a function of the step"),
         ("pace", anything, "gave int, and not a function of the step, or None"),

@@ -153,8 +153,9 @@ def test_the_columns_of_a_comparison() -> None:
         "accuracy %", "training loss", "mean discrepancy", "peak discrepancy", "MB sent",
         "messages sent", "seconds",
     ]  # fmt: skip
-    assert [column.heading for column in columns([])] == usual
-    assert [column.heading for column in columns([{"largest": 1.0}])] == [
+    assert [column.heading for column in columns([{"accuracy": 0.5}])] == usual
+    assert [column.heading for column in columns([{}])] == usual[1:], "it cannot be measured"
+    assert [column.heading for column in columns([{"accuracy": 0.5, "largest": 1.0}])] == [
         *usual[:2], "largest", *usual[2:],
     ]  # fmt: skip
 

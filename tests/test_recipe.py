@@ -15,6 +15,7 @@ from partavg.data.dataset import Dataset, Samples
 from partavg.folder import RunFolder
 from partavg.recipe import Recipe
 from partavg.recipe_run import Run
+from partavg.recipes.files import about
 
 NAMES = recipes.names()
 PAPER = [name for name in NAMES if name.startswith("table")]
@@ -229,3 +230,10 @@ def test_models_and_data_that_do_not_fit(
         build.check(config, data)
     with pytest.raises(ValueError, match=sentence):
         Run(config, data, RunFolder(tmp_path / "run"), resume=False, force=False)
+
+
+def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
+    path = tmp_path / "windows.toml"
+    path.write_text("# Made by an editor.\n[training]\nsteps = 7\n", encoding="utf-8-sig")
+    assert recipes.load(path).config().training.steps == 7
+    assert about(path) == "Made by an editor"

@@ -97,9 +97,8 @@ def test_a_damaged_checkpoint_costs_steps_but_not_the_result(tmp_path: Path) -> 
 
 def test_resuming_before_the_first_checkpoint_starts_again(tmp_path: Path) -> None:
     expected = finish(tasks.run(tmp_path / "whole"))
-    tasks.run(tmp_path / "broken").folder.environment_path.unlink()
-    assert finish(tasks.run(tmp_path / "broken", resume=True)) == expected
-    assert (tmp_path / "broken" / "environment.json").exists()
+    tasks.run(tmp_path / "broken").folder.config_path.unlink()
+    assert finish(tasks.run(tmp_path / "broken", resume=True)) == expected, "killed as it began"
     assert finish(tasks.run(tmp_path / "new", resume=True)) == expected, "nothing there: start"
 
 
@@ -151,12 +150,36 @@ def test_the_same_recipe_can_always_be_resumed(tmp_path: Path, engine: dict) -> 
     assert resumed.config.engine.device == "cpu", "auto is resolved"
 
 
-def test_what_is_not_a_run_is_not_touched(tmp_path: Path) -> None:
-    theirs = tmp_path / "run" / "checkpoints" / "theirs.txt"
+@pytest.mark.parametrize(
+    "name",
+    ["metrics.jsonl", "config.toml", "environment.json", "report.html", "model.pt", "split.json",
+     "checkpoints/theirs.txt", "tensorboard/events.out"],
+)  # fmt: skip
+def test_what_is_of_no_run_is_never_touched(tmp_path: Path, name: str) -> None:
+    theirs = tmp_path / "run" / name
     theirs.parent.mkdir(parents=True)
     theirs.write_text("precious")
-    for resume in (True, False):
-        with pytest.raises(ValueError, match="checkpoints would be overwritten"):
-            tasks.run(tmp_path / "run", resume=resume)
-    finish(tasks.run(tmp_path / "run", force=True))
+    for options in ({}, {"resume": True}, {"force": True}):
+        with pytest.raises(ValueError, match=r"would be overwritten, but .* holds no run: use ano"):
+            tasks.run(tmp_path / "run", **options)
+    assert [path for path in (tmp_path / "run").rglob("*") if path.is_file()] == [theirs]
     assert theirs.read_text() == "precious"
+
+
+def test_a_page_of_the_user_in_a_run_is_kept_unless_forced(tmp_path: Path) -> None:
+    run = tasks.run(tmp_path / "run")
+    run.folder.report_path.write_text("<title>my notes</title>")
+    for options in ({"resume": True}, {}):
+        with pytest.raises(ValueError, match=r"report\.html is no report of partavg"):
+            tasks.run(tmp_path / "run", **options)
+    finish(tasks.run(tmp_path / "run", force=True))
+
+
+def test_runs_do_not_hide_each_other(tmp_path: Path) -> None:
+    expected = finish(tasks.run(tmp_path / "out" / "table" / "row" / "partial-seed0"))
+    for force in (False, True):
+        with pytest.raises(ValueError, match=r"holds other runs, as table/row/partial-seed0, and"):
+            tasks.run(tmp_path / "out", force=force)
+    with pytest.raises(ValueError, match=r"lies in .*partial-seed0, which is a run"):
+        tasks.run(tmp_path / "out" / "table" / "row" / "partial-seed0" / "another")
+    assert tasks.outcome(tmp_path / "out" / "table" / "row" / "partial-seed0") == expected

@@ -58,11 +58,11 @@ def test_without_tensorboard_a_sentence_says_how_to_install_it(
     command: str, tmp_path: Path, monkeypatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("partavg.sinks.tensorboard.find_spec", lambda name: None)
+    monkeypatch.setattr("partavg.sinks.needs.find_spec", lambda name: None)
     done = CliRunner().invoke(main, [command, "demo", "--set=metrics.tensorboard=true"])
     assert done.exit_code == 2
     assert done.stderr == (
-        "partavg: metrics.tensorboard = true needs TensorBoard, which is not installed: "
+        "partavg: sink 'tensorboard' needs TensorBoard, which is not installed: "
         "pip install 'partavg[tensorboard]'\n"
     )
     assert not (tmp_path / "runs").exists()

@@ -1,7 +1,10 @@
 """Sinks: what they are told of runs, comparisons, federations and simulations, and their faults."""
 
 import errno
+import gc
 import json
+import re
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,9 +18,10 @@ from tests.together import together
 
 import partavg
 from partavg.cli import main
-from partavg.config_toml import parse
+from partavg.config import Component
+from partavg.config_toml import dump, parse
 from partavg.session import Diverged
-from partavg.sinks import SINKS
+from partavg.sinks import SINKS, chosen
 from partavg.sinks.jsonl import JsonLines
 from partavg.sinks.sink import Feed, RunInfo, Sink, SinkFailed
 
@@ -125,6 +129,66 @@ def test_follow() -> None:
     assert told[-1][1]["peak_discrepancy"] == table["discrepancy"].max()
 
 
+def test_any_function_of_a_row_is_a_sink(capsys: pytest.CaptureFixture[str]) -> None:
+    rows: list = []
+    table = partavg.follow(simulation(), 5, every=2, sinks=[rows.append, print])
+    assert rows == table.rows
+    assert str(rows[0]) in capsys.readouterr().out
+    with Feed([lambda row: rows.append("told")], RunInfo("run", 1)) as feed:
+        feed.take({"step": 1})
+    assert rows[-1] == "told"
+
+    def fails(row: dict) -> None:
+        raise KeyError("project")
+
+    sentence = "sink fails failed at step 2 with KeyError: 'project'; mend it, or leave it out"
+    with pytest.raises(SinkFailed, match=sentence):
+        partavg.follow(simulation(), 5, every=2, sinks=[fails])
+
+
+def test_sinks_by_name_in_python(events: list) -> None:
+    partavg.follow(simulation(), 4, every=2, sinks=["recorder"])
+    assert kinds(events) == ["begin", "take", "take", "end"]
+    events.clear()
+    partavg.follow(simulation(), 4, every=2, sinks=[{"name": "recorder"}])
+    assert kinds(events) == ["begin", "take", "take", "end"]
+
+
+def test_a_function_of_a_row_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list = []
+
+    def kept(row: dict) -> None:
+        rows.append(row)
+
+    monkeypatch.setitem(SINKS, "recorder", kept)
+    assert list(tasks.run(tmp_path / "run", **ASKED)) == rows
+
+
+@pytest.mark.parametrize(
+    ("sinks", "problem"),
+    [
+        (["recorde"], "sinks = 'recorde' is not known: did you mean 'recorder'?"),
+        ([{"name": "recorder", "step": 1}], "unknown key 'sinks.recorder.step'"),
+        ([{"step": 1}], "without a name: give it one"),
+        ("recorder", r"sinks = 'recorder' is no list: write sinks=['recorder']"),
+        (print, "is no list: write sinks="),
+        (None, "sinks = None is no list"),
+        ([3], "3 is no sink: give an object with the functions begin, take and end, or a function"),
+        ([None], "None is no sink"),
+        ([lambda: 0], "sink <lambda> cannot be called with a row: too many positional arguments"),
+        ([Recorder], "sink Recorder is a class: make one of it, Recorder(…)"),
+        (["tensorboard"], 'writes into a run folder, and there is none: say where, out="runs/run"'),
+    ],
+)
+def test_what_is_no_sink_is_said_before_training(events: list, sinks: Any, problem: str) -> None:
+    mine = simulation()
+    with pytest.raises(ValueError, match=re.escape(problem)) as raised:
+        partavg.follow(mine, 5, sinks=sinks)
+    assert "\n" not in str(raised.value)
+    assert mine.workers.step == 0
+    assert not events
+
+
 def test_a_federated_run(tmp_path: Path, events: list) -> None:
     pytest.importorskip("flwr")
     import tests.flower.conftest  # noqa: F401
@@ -194,6 +258,29 @@ def test_the_command_says_which_sink_failed(
     assert CliRunner().invoke(main, resume).exit_code == 0
 
 
+class Told(Recorder):
+    """A sink that is told why a run stopped."""
+
+    def stopped(self, error: BaseException) -> None:
+        self._tell("stopped", error)
+
+
+def test_why_a_run_stopped(tmp_path: Path, events: list, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SINKS, "recorder", lambda: Told(events))
+    next(iter(tasks.run(tmp_path / "run", **ASKED)))  # and no more
+    gc.collect()
+    assert kinds(events) == ["begin", "take", "stopped", "end"]
+    assert isinstance(events[-2][1], GeneratorExit)
+    events.clear()
+    plain = {"batch_norm": False, "dropout": 0.0}
+    with pytest.raises(Diverged) as raised:
+        list(tasks.run(tmp_path / "wild", training={"lr": 1e15}, model=plain, **ASKED))
+    assert events[-2:] == [("stopped", raised.value), ("end", None)]
+    events.clear()
+    list(tasks.run(tmp_path / "whole", **ASKED))
+    assert "stopped" not in kinds(events)
+
+
 def test_every_sink_is_ended_once_whatever_happens() -> None:
     told: list = []
     about, full = RunInfo("run", 1), OSError(errno.ENOSPC, "No space left on device")
@@ -238,7 +325,36 @@ def test_lines_after_a_checkpoint_are_written_again(tmp_path: Path) -> None:
 def test_a_name_that_is_not_known(events: list) -> None:
     with pytest.raises(ValueError, match=r"metrics\.sinks = 'recorde' is not known: did you mean"):
         parse({"metrics": {"sinks": ["recorde"]}})
-    assert parse({"metrics": {"sinks": ["recorder"]}}).metrics.sinks == ("recorder",)
+    assert parse({"metrics": {"sinks": ["recorder"]}}).metrics.sinks == (Component("recorder"),)
+
+
+class Every(Recorder):
+    """A sink with options."""
+
+    def __init__(self, *, steps: int, tags: tuple[str, ...] | None = None) -> None:
+        super().__init__([])
+        self.options = steps, tags
+
+
+def test_options_of_a_sink(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SINKS, "every", Every)
+    config = parse({"metrics": {"sinks": ["tensorboard", {"name": "every", "steps": 3}]}})
+    assert 'sinks = ["tensorboard", {name = "every", steps = 3}]' in dump(config)
+    assert parse(tomllib.loads(dump(config))) == config
+    _, every = chosen(config.metrics)
+    assert isinstance(every, Every)
+    assert every.options == (3, None)
+    for entry, problem in [
+        ({"name": "every"}, r"metrics.sinks.every.steps is missing, and has no default: give it"),
+        ({"name": "every", "step": 3}, "unknown key 'metrics.sinks.every.step': did you mean"),
+        ({"name": "every", "steps": "3"}, r'metrics.sinks.every.steps = "3": input should be'),
+        ({"name": "evry"}, r"metrics\.sinks = 'evry' is not known: did you mean 'every'"),
+        ({"name": 3}, r"metrics\.sinks = 3: input should be a valid string"),
+        ({"steps": 3}, r"metrics\.sinks has the entry \{steps = 3\} without a name: give it one"),
+        (3, r"metrics\.sinks = \[3\]: input should be a name, or a table like"),
+    ]:
+        with pytest.raises(ValueError, match=problem):
+            parse({"metrics": {"sinks": [entry]}})
 
 
 def test_what_a_sink_does_to_its_row_is_no_matter_of_others() -> None:

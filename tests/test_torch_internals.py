@@ -1,6 +1,7 @@
 """What torch does not promise: each thing is taken away, and training goes on without it."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,8 +77,9 @@ def test_layers_are_told_apart(private: bool, monkeypatch: pytest.MonkeyPatch) -
     module = nn.Sequential(nn.BatchNorm1d(2), nn.Dropout())
     recompute_statistics_(module, torch.tensor([[1.0, 2.0], [3.0, 6.0]]))
     assert module[0].running_mean.tolist() == [2.0, 4.0]
+    module.train()
     with pytest.raises(ValueError, match="dropout is computed again"), refused(module):
-        module(torch.ones(1, 2))
+        module(torch.ones(2, 2))
 
 
 def test_the_class_that_other_libraries_derive_from_counts() -> None:
@@ -92,3 +94,43 @@ def test_the_class_that_other_libraries_derive_from_counts() -> None:
 def test_the_names_of_an_lstms_weights(bias: bool, bidirectional: bool) -> None:
     layer = nn.LSTM(3, 4, num_layers=2, bias=bias, bidirectional=bidirectional)
     assert weight_names(layer) == [name for name, _ in layer.named_parameters()]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_a_compiled_module_and_an_old_norm_are_recognized() -> None:
+    plain = nn.Linear(2, 2)
+    assert not torch_internals.is_compiled(plain)
+    assert torch_internals.is_compiled(torch.compile(nn.Linear(2, 2)))
+    assert torch_internals.hooked_norm(plain) == ""
+    old = nn.utils.spectral_norm(nn.Linear(2, 2))
+    assert torch_internals.hooked_norm(old) == "spectral_norm"
+    plain.register_forward_pre_hook(lambda *_: None)
+    assert torch_internals.hooked_norm(plain) == ""
+
+
+def test_calls_inside_a_function_are_seen_or_it_stays_itself() -> None:
+    def asks(x: int, *, more: int = 1) -> int:
+        return -1 if has_torch_function((x,)) else x + more
+
+    body = torch_internals.body_of(asks)
+    assert body is asks, "its module has no such name"
+    asks.__globals__["has_torch_function"] = lambda tensors: True
+    try:
+        assert asks(1) == -1
+        assert torch_internals.body_of(asks)(1) == 2
+        assert torch_internals.body_of(asks)(1, more=5) == 6
+    finally:
+        del asks.__globals__["has_torch_function"]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_random_calls_are_seen_where_torch_shows_them(
+    there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not there:
+        monkeypatch.setitem(sys.modules, "torch.utils._python_dispatch", None)
+    with torch_internals.random_calls() as calls:
+        torch.ones(3).add_(1)
+        assert calls == []
+        torch.rand(3)
+    assert bool(calls) is there

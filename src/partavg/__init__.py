@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import partavg.metrics as metrics  # noqa: F401
     from partavg.api import compare, follow, run
     from partavg.backends.distributed import attach
     from partavg.backends.simulate import Discrepancy, Simulation
@@ -33,8 +34,12 @@ if TYPE_CHECKING:
     from partavg.core.schedule import Schedule
     from partavg.core.solver import Solver, Step, Sync
     from partavg.data import load_dataset
+    from partavg.data.clients import by_client
+    from partavg.data.convert import as_samples
+    from partavg.data.dataset import Dataset
     from partavg.data.images import Images
-    from partavg.data.split import dirichlet, iid, shards
+    from partavg.data.samples import Samples
+    from partavg.data.split import by_label, by_quantity, dirichlet, iid, shards
     from partavg.data.test_split import split_alike, split_by_owner
     from partavg.evaluation import Evaluation, evaluate
     from partavg.metrics.metric import Metric
@@ -61,6 +66,7 @@ __all__ = [
     "Aggregate",
     "Comparison",
     "Cosine",
+    "Dataset",
     "Discrepancy",
     "Diverged",
     "Evaluation",
@@ -79,6 +85,7 @@ __all__ = [
     "Record",
     "Results",
     "RunInfo",
+    "Samples",
     "Schedule",
     "Simulation",
     "Sink",
@@ -91,10 +98,14 @@ __all__ = [
     "abilities",
     "adam",
     "adamw",
+    "as_samples",
     "attach",
     "blocks",
     "by_channel",
+    "by_client",
+    "by_label",
     "by_layer",
+    "by_quantity",
     "compare",
     "contiguous",
     "diloco",
@@ -130,8 +141,12 @@ _HOMES = {
     "core.schedule": "Schedule",
     "core.solver": "Solver Step Sync",
     "data": "load_dataset",
+    "data.clients": "by_client",
+    "data.convert": "as_samples",
+    "data.dataset": "Dataset",
     "data.images": "Images",
-    "data.split": "dirichlet iid shards",
+    "data.samples": "Samples",
+    "data.split": "by_label by_quantity dirichlet iid shards",
     "data.test_split": "split_alike split_by_owner",
     "evaluation": "Evaluation evaluate",
     "metrics.moment": "Moment",
@@ -159,6 +174,8 @@ _MOVED = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "metrics":  # a module of public functions
+        return import_module("partavg.metrics")
     for module, names in _HOMES.items():
         if name in names.split():
             value = getattr(import_module(f"partavg.{module}"), name)

@@ -11,17 +11,19 @@ from partavg.comparison import StartedRun
 from partavg.config import create
 from partavg.core.schedule import Schedule
 from partavg.data.root import root
+from partavg.evaluation import Asked
 from partavg.folder import RunFolder, next_folder
-from partavg.metrics.moment import Samples
 from partavg.notebook import Comparison, Results, Table, load_run, shown_here
+from partavg.outputs import check_page
 from partavg.recipe import load
 from partavg.recipe_run import Run
 from partavg.report.page import write_page
-from partavg.report.runs import gather, of_entries
+from partavg.report.runs import gather
 from partavg.session import Diverged, Session, Stop
 from partavg.simulation_run import SimulationRun, TestSplit, in_python
+from partavg.sinks import sinks_of
 from partavg.sinks.progress import Display
-from partavg.sinks.sink import Sink
+from partavg.sinks.sink import Sink, SinkLike
 from partavg.stopping import Stopped, stop_request, train_session
 
 
@@ -29,12 +31,12 @@ def follow(
     simulation: Simulation,
     until: int,
     *,
-    test: Samples | None = None,
+    test: Any = None,
     test_split: TestSplit = None,
     every: int = 10,
     name: str = "run",
-    metrics: Sequence[str] = (),
-    sinks: Sequence[Sink] = (),
+    metrics: Asked = (),
+    sinks: Sequence[SinkLike] = (),
     out: str | Path | None = None,
     resume: bool = False,
     force: bool = False,
@@ -45,8 +47,10 @@ def follow(
     """Train up to step `until` and show it as it goes: loss, discrepancy, accuracy on `test`.
 
     They are measured `every` so many steps and at the end, and returned as a table of that name;
-    `metrics` names more of them. In a notebook a bar and figures grow in place, in a terminal it is
-    a bar, elsewhere lines; `sinks` get the same rows. Training that diverges raises `Diverged`.
+    `metrics` lists more: names, functions of (outputs, targets), Metrics. In a notebook a bar and
+    figures grow in place, in a terminal it is a bar, elsewhere lines. `sinks` get the same rows:
+    functions of a row, sinks, or names of sinks, as in recipes. Training that diverges raises
+    `Diverged`.
 
     `test_split` are the test samples of each client, on which its own model is measured, or "alike"
     for a share of `test` like its training samples: the default where parameters are `local`, since
@@ -89,11 +93,11 @@ def compare(
     schemes: Mapping[str, Any] | None = None,
     interval: int | None = None,
     seeds: int | Sequence[int] = 1,
-    test: Samples | None = None,
+    test: Any = None,
     test_split: TestSplit = None,
     every: int = 10,
-    metrics: Sequence[str] = (),
-    sinks: Sequence[Sink] = (),
+    metrics: Asked = (),
+    sinks: Sequence[SinkLike] = (),
     out: str | Path | None = None,
     resume: bool = False,
     force: bool = False,
@@ -121,6 +125,7 @@ def compare(
     with in_python():
         for entry in entries:
             entry.folder.check_free(resume=resume, force=force)
+        check_page(path / "report.html", force=force)
     starts = _Starts()
     diverged: dict[str, str] = {}
     with shown_here() as display:
@@ -145,11 +150,11 @@ def compare(
             if session.finished:
                 continue
             try:
-                _train(session, label, display)
+                _train(session, label, display, group=path.resolve().name)
             except Diverged as error:
                 display.say(f"{label} diverged")
                 diverged[label] = str(error)
-    report = write_page(path / "report.html", of_entries(entries))
+    report = write_page(path / "report.html", gather([path]))  # with the runs of before
     return Comparison(path, entries, report, diverged)
 
 
@@ -162,12 +167,13 @@ def run(
     out: str | Path | None = None,
     resume: bool = False,
     force: bool = False,
-    sinks: Sequence[Sink] = (),
+    sinks: Sequence[SinkLike] = (),
 ) -> Results:
     """Train what a recipe describes, as `partavg run` does, and read what it left.
 
     `set={"averaging.interval": 8}` changes settings, `data` is the folder of datasets.
     """
+    places = sinks_of(sinks)
     found = load(recipe, [f"{key}={value}" for key, value in (set or {}).items()])
     config = comparison.chosen(found, scheme)
     folder = RunFolder(Path(out) if out else next_folder(Path(recipe).stem))
@@ -175,7 +181,7 @@ def run(
     with in_python():
         session = Run(config, samples, folder, resume=resume, force=force)
     with shown_here() as display:
-        _train(session, found.name, display, sinks)
+        _train(session, found.name, display, places)
     write_page(folder.report_path, gather([folder.path]))
     return load_run(folder.path)
 
@@ -244,11 +250,13 @@ class _Starts:
                 return
 
 
-def _train(session: Session, label: str, display: Display, sinks: Sequence[Sink] = ()) -> None:
+def _train(
+    session: Session, label: str, display: Display, sinks: Sequence[Sink] = (), group: str = ""
+) -> None:
     """Train to the end; an interrupt saves first, where there is a folder."""
     try:
         with stop_request() as request:
-            train_session(session, label, [display, *sinks], request)
+            train_session(session, label, [display, *sinks], request, group)
     except Stopped:
         interrupt = KeyboardInterrupt(f"stopped after step {session.step}")
         raise interrupt from None

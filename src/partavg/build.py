@@ -4,17 +4,19 @@ import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
+from math import isfinite
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from partavg.backends.planner import check_needs, check_recut, partition_of, what_is_shared
 from partavg.backends.processes import Processes
 from partavg.backends.simulate import Simulation
-from partavg.combinations import check_images, check_words
+from partavg.combinations import check_images, check_words, has_images
 from partavg.config import Config, Metrics, create
 from partavg.core.adapt import Adapt
+from partavg.core.inputs import call, tensors
 from partavg.core.pace import Pace
 from partavg.core.participation import Participation
 from partavg.core.plan import check_delay
@@ -26,9 +28,12 @@ from partavg.core.trial import check_abilities
 from partavg.data.batches import Batches
 from partavg.data.dataset import Dataset
 from partavg.data.images import Images
-from partavg.data.split import Split
+from partavg.data.ownership import Split, checked_split
+from partavg.data.samples import shapes
+from partavg.data.split import BY_CLIENT
 from partavg.data.test_split import split_alike, split_by_owner
-from partavg.engines.model import RowModel
+from partavg.engines.model import Loss, RowModel
+from partavg.own_code import where
 from partavg.sinks import chosen
 
 _SCALED_TRAIN = 64  # samples per worker that a scaled run keeps at least
@@ -49,7 +54,7 @@ def scaled(config: Config, data: Dataset) -> Dataset:
     scale = config.training.scale
     if scale == 1:
         return data
-    train, test = (round(scale * len(samples.targets)) for samples in (data.train, data.test))
+    train, test = (round(scale * samples.size) for samples in (data.train, data.test))
     return data.reduced(
         max(train, _SCALED_TRAIN * config.training.workers), max(test, _SCALED_TEST)
     )
@@ -76,6 +81,12 @@ def rate(config: Config, data: Dataset) -> Rate:
     """The learning rate of each step."""
     arguments = config.training.lr, steps(config, data), _lengths(config, data)
     made: Rate = create("lr_schedule", config.lr_schedule, *arguments)
+    first: object = made(1)
+    if isinstance(first, bool) or not isinstance(first, int | float) or not isfinite(first):
+        raise ValueError(
+            f"lr_schedule.name = {config.lr_schedule.name!r} gave {first!r} for the first step: "
+            f"give a learning rate, a number"
+        )
     return made
 
 
@@ -102,6 +113,13 @@ def pace(config: Config) -> Pace | None:
     training = config.training
     arguments = config.averaging.interval, training.workers, training.seed
     who: Pace | None = create("pace", config.pace, *arguments)
+    mask: object = who(1) if who else None
+    known = isinstance(mask, np.ndarray) and mask.dtype == bool and mask.shape == arguments[1:2]
+    if who and not known:
+        raise ValueError(
+            f"pace.name = {config.pace.name!r} must give an array of {training.workers} truth "
+            f"values for a step, who takes it: mend the function"
+        )
     return who
 
 
@@ -128,6 +146,12 @@ def solver(config: Config) -> Solver:
     return made
 
 
+def loss(config: Config) -> Loss:
+    """What training makes small."""
+    made: Loss = create("loss", config.loss)
+    return made
+
+
 def _puts_away(config: Config) -> bool:
     who = participation(config)
     return who is not None and who.puts_away
@@ -135,46 +159,34 @@ def _puts_away(config: Config) -> bool:
 
 def split(config: Config, data: Dataset) -> Split:
     """Which worker owns which training samples of `scaled` data."""
-    by: Tensor | None = data.train.targets
-    if config.split.name == "writer":
+    by: Tensor | None = tensors(data.train.targets)[0]
+    if config.split.name in BY_CLIENT:
         by = data.writers
     if by is None:
         raise ValueError(
-            f"split.name = 'writer' needs to know who wrote a sample, and {config.data.name} does "
-            f"not: use femnist, or another split"
+            f"split.name = {config.split.name!r} needs to know whose a sample is, and "
+            f"{config.data.name} does not: use femnist, another split, or a Dataset with writers"
         )
     workers = config.training.workers
-    owned: Split = create("split", config.split, by, workers, config.training.seed)
-    known = isinstance(owned, Tensor | list | tuple) and len(owned) == workers
-    if not known or not all(_indices(each, len(by)) for each in owned):
-        raise ValueError(
-            f"split.name = {config.split.name!r} must give {workers} workers a tensor of indices "
-            f"below {len(by)} each: mend the function"
-        )
-    return owned
+    owned = create("split", config.split, by, workers, config.training.seed)
+    called = f"split.name = {config.split.name!r}"
+    return checked_split(owned, data.train.size, workers, called)
 
 
 def test_split(config: Config, full: Dataset) -> Split:
     """Which client owns which test samples of `scaled` data: as it owns training samples."""
     data = scaled(config, full)
-    owned = split(config, data)
-    if config.split.name == "writer" and data.writers is not None and data.test_writers is not None:
-        return split_by_owner(data.writers, owned, data.test_writers)
-    return split_alike(data.train.targets, owned, data.test.targets, config.training.seed)
-
-
-def _indices(found: object, count: int) -> bool:
-    """Whether something is a tensor of indices of so many samples."""
-    if not isinstance(found, Tensor) or found.ndim != 1 or found.dtype != torch.int64:
-        return False
-    return not len(found) or 0 <= int(found.min()) <= int(found.max()) < count
+    owned, writers = split(config, data), data.writers
+    if config.split.name in BY_CLIENT and writers is not None and data.test_writers is not None:
+        return split_by_owner(writers, owned, data.test_writers)
+    return split_alike(data.train.classes, owned, data.test.classes, config.training.seed)
 
 
 def label_counts(config: Config, full: Dataset) -> list[list[int]]:
     """How many training samples of each class each worker owns; none where there are no classes."""
     data = scaled(config, full)
-    labels = data.train.targets
-    if labels.ndim != 1 or labels.is_floating_point():
+    labels = data.train.labels
+    if labels is None or not data.classes:
         return []
     owned = split(config, data)
     return [labels[samples].bincount(minlength=data.classes).tolist() for samples in owned]
@@ -188,7 +200,7 @@ def simulation(
     data = scaled(config, full)
     return Simulation(
         _model(config, data),
-        F.cross_entropy,
+        loss(config),
         data.train,
         split(config, data),
         schedule=schedule(config),
@@ -204,7 +216,8 @@ def simulation(
         pace=pace(config),
         delay=averaging.delay,
         adapt=adapt(config, full),
-        transform=transform(config, data, device),
+        transform=transform(config, data),
+        store=config.engine.store,
         engine=config.engine.name,
         chunk=config.engine.chunk,
         precision=config.engine.precision,
@@ -215,14 +228,14 @@ def simulation(
     )
 
 
-def transform(config: Config, data: Dataset, device: torch.device) -> Images | None:
+def transform(config: Config, data: Dataset) -> Images | None:
     """What the model sees of stored images; None where samples are seen as they are stored."""
     check_images(config, data)
-    if data.train.inputs.dtype != torch.uint8:
+    if not has_images(data):
         return None
     options = config.images
     return Images.fit(
-        data.train.inputs.to(device),
+        data.train.inputs,
         normalize=options.normalize,
         crop=options.crop,
         flip=options.flip,
@@ -243,7 +256,7 @@ def check(config: Config, full: Dataset) -> None:
     policy = adapt(config, full)
     if policy:
         policy.first(schedule(config))
-    rows = RowModel(_model(config, data), F.cross_entropy, torch.device("cpu"))
+    rows = RowModel(_model(config, data), loss(config), torch.device("cpu"))
     own = averaging.local, rows.params, rows.buffers, averaging.buffers
     params, _ = what_is_shared(*own)
     partition_of(params.shared, averaging.partition, parts, training.seed)
@@ -277,7 +290,7 @@ def _lengths(config: Config, data: Dataset) -> Mapping[str, Fraction]:
     who = participation(config)
     active = who.active if who else config.training.workers
     scale = Fraction(str(config.training.scale))
-    epoch = Fraction(len(data.train.targets), active * config.training.batch)
+    epoch = Fraction(data.train.size, active * config.training.batch)
     return {"steps": scale, "epochs": scale * epoch}
 
 
@@ -285,23 +298,41 @@ def _model(config: Config, data: Dataset) -> nn.Module:
     """The model, initialized as the seed says."""
     check_words(config, data)
     with seeded(fold(config.training.seed, "model"), torch.device("cpu")):
-        model: nn.Module = create("model", config.model, data.shape, data.classes)
+        try:
+            model: nn.Module = create("model", config.model, data.shape, data.classes)
+        except TypeError as error:
+            raise ValueError(
+                f"model.name = {config.model.name!r} cannot be made for inputs "
+                f"{shapes(data.train.inputs, first=1)} and {_classes(data)}: {error}"
+            ) from error
         _check_fit(copy.deepcopy(model), config, data)
     return model
 
 
 def _check_fit(model: nn.Module, config: Config, data: Dataset) -> None:
     """Raise a ValueError if a model, a copy, cannot read the samples, or say their classes."""
-    inputs, targets = (tensor[:2] for tensor in data.train)
-    seen = inputs.float() if inputs.dtype == torch.uint8 else inputs
-    if targets.ndim == 1 and not targets.is_floating_point():
+    few = data.train.some(slice(2))
+    seen = few.inputs.float() if has_images(data) else few.inputs
+    targets = few.targets
+    if few.labels is not None and data.classes:
         targets = torch.full_like(targets, data.classes - 1)
     try:
         with torch.no_grad():
-            F.cross_entropy(model.eval()(seen), targets)
+            found = loss(config)(call(model.eval(), seen), targets)
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(
             f"model.name = {config.model.name!r} cannot be trained on {config.data.name}, with "
-            f"inputs {list(data.shape)} and {data.classes} classes: {reason}"
+            f"inputs {shapes(data.train.inputs, first=1)} and {_classes(data)}, by "
+            f"{config.loss.name}: {reason}{where(error)}"
         ) from error
+    if not isinstance(found, Tensor) or found.ndim or not found.is_floating_point():
+        shape = f"a tensor {list(found.shape)}" if isinstance(found, Tensor) else repr(found)
+        raise ValueError(
+            f"loss.name = {config.loss.name!r} gave {shape} for a batch: return the mean, a tensor "
+            f"that holds one number"
+        )
+
+
+def _classes(data: Dataset) -> str:
+    return f"{data.classes} classes" if data.classes else "no classes"

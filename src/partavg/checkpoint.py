@@ -54,26 +54,31 @@ def load(folder: Path) -> dict[str, Any] | None:
 
     The tensors stay in the file until they are used.
     """
-    for path in _newest_first(folder):
-        match = _NAME.fullmatch(path.name)
-        assert match
-        if _digest(path) == match[2]:
-            payload: dict[str, Any] = torch.load(path, weights_only=True, mmap=True)
-            return payload
+    found = _newest_first(folder)
+    whole = next((path for path in found if _is_whole(path)), None)
+    for path in found[: found.index(whole) if whole else None]:
+        instead = f"using that of step {_step(whole)}" if whole else "there is none to go on from"
         warnings.warn(
-            f"checkpoint {path} is damaged (its checksum differs): using the one before",
-            stacklevel=2,
+            f"checkpoint {path} is damaged (its checksum differs): {instead}", stacklevel=2
         )
-    return None
+    if whole is None:
+        return None
+    payload: dict[str, Any] = torch.load(whole, weights_only=True, mmap=True)
+    return payload
 
 
 def latest_step(folder: Path) -> int | None:
     """The step of the newest checkpoint, without reading it."""
-    for path in _newest_first(folder):
-        match = _NAME.fullmatch(path.name)
-        assert match
-        return int(match[1])
-    return None
+    found = _newest_first(folder)
+    return _step(found[0]) if found else None
+
+
+def _step(path: Path) -> int:
+    return int(path.name[5:14])
+
+
+def _is_whole(path: Path) -> bool:
+    return path.name == f"step-{_step(path):09d}-{_digest(path)}.pt"
 
 
 def _newest_first(folder: Path) -> list[Path]:

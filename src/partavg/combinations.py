@@ -1,19 +1,28 @@
 """Models, images and data that make no sense together are refused, with a reason."""
 
 import torch
+from torch import Tensor
 
 from partavg.config import Config
+from partavg.core.inputs import tensors
 from partavg.data.dataset import Dataset
+from partavg.models import MODELS
+
+
+def has_images(data: Dataset) -> bool:
+    """Whether inputs are images, kept as bytes."""
+    inputs = data.train.inputs
+    return isinstance(inputs, Tensor) and inputs.dtype == torch.uint8
 
 
 def check_images(config: Config, data: Dataset) -> None:
     """Crops and flips, and data that has no images."""
-    if data.train.inputs.dtype != torch.uint8 and (config.images.crop or config.images.flip):
+    if not has_images(data) and (config.images.crop or config.images.flip):
         raise ValueError(
             f"images.crop and images.flip are for images, and {config.data.name} has none: "
             f"leave them out"
         )
-    if data.train.inputs.dtype == torch.uint8 and config.images.crop >= min(data.shape[-2:]):
+    if has_images(data) and config.images.crop >= min(data.shape[-2:]):
         raise ValueError(
             f"images.crop = {config.images.crop} can cut all of an image of {data.shape[-2]} × "
             f"{data.shape[-1]} away: use less, 4 is usual"
@@ -22,18 +31,21 @@ def check_images(config: Config, data: Dataset) -> None:
 
 def check_words(config: Config, data: Dataset) -> None:
     """Words are numbers, but only a model with a vocabulary can read them."""
-    inputs, known = data.train.inputs, config.model.options.get("words")
-    if inputs.dtype == torch.int64 and known is None:
+    known = config.model.options.get("words")
+    words = [tensor for tensor in tensors(data.train.inputs) if tensor.dtype == torch.int64]
+    ours = MODELS.is_built_in(config.model.name)
+    if words and known is None and ours:
         raise ValueError(
             f"model.name = {config.model.name!r} cannot read the words of {config.data.name}: "
             f"use lstm"
         )
-    if known is not None and inputs.dtype == torch.int64 and inputs.max() >= known:
+    most = max((int(tensor.max()) for tensor in words), default=-1)
+    if known is not None and most >= known:
         raise ValueError(
             f"model.words = {known} is too few for {config.data.name}, which has words up to "
-            f"{int(inputs.max())}: set data.words and model.words to the same"
+            f"{most}: set data.words and model.words to the same"
         )
-    if inputs.dtype != torch.int64 and known is not None:
+    if not words and known is not None and ours:
         raise ValueError(
             f"model.name = {config.model.name!r} reads words, and {config.data.name} has none: "
             f"use a model for images"

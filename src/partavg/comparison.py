@@ -7,9 +7,10 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from partavg.config import Config
+from partavg.config_toml import differences
 from partavg.folder import RunFolder
-from partavg.metrics.metric import Row, number
-from partavg.recipe import Recipe
+from partavg.metrics.metric import Metric, Row, distinct, number
+from partavg.recipe import Recipe, key_of
 
 SCHEMES = ("periodic", "partial", "synchronous")
 
@@ -42,6 +43,7 @@ def planned_runs(recipe: Recipe, schemes: Sequence[str], seeds: int, out: Path) 
     if len(set(schemes)) < len(schemes) or not schemes:
         raise ValueError(f"schemes {', '.join(schemes)!r}: name each scheme once, at least one")
     configs = {scheme: configured(recipe, scheme) for scheme in schemes}
+    check_taken(recipe, schemes)
     for scheme, config in configs.items():
         check_scheme_name(scheme)
         if config.data != configs[schemes[0]].data:
@@ -79,6 +81,18 @@ def configured(recipe: Recipe, scheme: str) -> Config:
     return replace(config, averaging=averaging)
 
 
+def check_taken(recipe: Recipe, schemes: Sequence[str]) -> None:
+    """Raise a ValueError for a setting given on the command line that every scheme sets itself."""
+    own = [set(differences(recipe.config(name), configured(recipe, name))) for name in schemes]
+    for override in recipe.overrides:
+        key = key_of(override)
+        if all(key in keys for keys in own):
+            raise ValueError(
+                f"{override.strip()} would be taken by no run: {key} is what a scheme sets "
+                f"({', '.join(schemes)}); leave it out, or use a scheme like 4-parts"
+            )
+
+
 def resumed(entries: Sequence[PlannedRun]) -> list[PlannedRun]:
     """The entries of a comparison to resume: all with the engine of a run that was started."""
     started = [entry for entry in entries if entry.folder.exists]
@@ -93,7 +107,11 @@ def chosen(recipe: Recipe, scheme: str | None) -> Config:
     """The settings of a single run: of a scheme, of partial averaging, or as the recipe stands."""
     if scheme is None and (recipe.schemes or recipe.paper):
         scheme = "partial"
-    return configured(recipe, scheme) if scheme else recipe.config()
+    if scheme is None:
+        return recipe.config()
+    config = configured(recipe, scheme)
+    check_taken(recipe, [scheme])
+    return config
 
 
 def _says_parts(scheme: str) -> bool:
@@ -123,10 +141,20 @@ class Result:
 
     scheme: str
     summaries: tuple[Row, ...]
+    seeds: tuple[int, ...] = ()
+    """Of the summaries; where they are not known, they are counted."""
+    metrics: tuple[Metric, ...] = ()
+    """Those that the runs were asked for."""
 
     def values(self, key: str, scale: float = 1.0) -> list[float]:
         """One number of each summary that has it."""
-        return [summary[key] * scale for summary in self.summaries if key in summary]
+        return list(self.by_seed(key, scale).values())
+
+    def by_seed(self, key: str, scale: float = 1.0) -> dict[int, float]:
+        """The same, with the seeds."""
+        seeds = self.seeds or range(len(self.summaries))
+        pairs = zip(seeds, self.summaries, strict=True)
+        return {seed: one[key] * scale for seed, one in pairs if one.get(key) is not None}
 
     def text(self, key: str, form: str, scale: float = 1.0) -> str:
         """The mean, with the deviation where there are several seeds."""
@@ -143,21 +171,24 @@ class Result:
 
 def results(entries: Sequence[StartedRun]) -> list[Result]:
     """The results of the finished runs of a comparison, scheme by scheme."""
-    schemes = dict.fromkeys(entry.scheme for entry in entries)
+    finished: dict[str, list[StartedRun]] = {entry.scheme: [] for entry in entries}
+    for entry in entries:
+        if entry.folder.finished:
+            finished[entry.scheme].append(entry)
     return [
         Result(
             scheme,
-            tuple(
-                entry.folder.summary()
-                for entry in entries
-                if entry.scheme == scheme and entry.folder.finished
-            ),
+            tuple(entry.folder.summary() for entry in runs),
+            tuple(entry.seed for entry in runs),
+            tuple(distinct(metric for entry in runs for metric in entry.folder.metrics())),
         )
-        for scheme in schemes
+        for scheme, runs in finished.items()
     ]
 
 
-NOTE = "Accuracy and loss of the averaged model u_K, on test and training set; sent per worker."
+NOTE = "Results are of the averaged model u_K, on test and training set; sent per worker."
+
+
 CLIENTS = "Clients: each one's own model on its own test samples, all counted alike."
 
 
@@ -168,66 +199,3 @@ def caveat(summaries: Sequence[Row]) -> str:
         return ""
     shares = ", ".join(f"{scale:g}" for scale in scales)
     return f"scaled to {shares} of the recipe's budget and data"
-
-
-def verdict(found: Sequence[Result]) -> str:
-    """What was seen of partial against periodic averaging, in one plain sentence."""
-    said = caveat([summary for result in found for summary in result.summaries])
-    return f"{said.capitalize()}. {_seen(found)}" if said else _seen(found)
-
-
-def _seen(found: Sequence[Result]) -> str:
-    by_scheme = {result.scheme: result for result in found}
-    if not {"periodic", "partial"} <= by_scheme.keys():
-        key, name = main_metric(found)
-        best = max(found, key=lambda result: mean(result.values(key)))
-        return f"{best.scheme} ended with the highest {name}: {best.text(key, '.2f', 100)} %."
-    partial, periodic = by_scheme["partial"], by_scheme["periodic"]
-    return (
-        f"{_traffic(partial, periodic)}, partial averaging ended {_accuracy(partial, periodic)}"
-        f"{_discrepancy(partial, periodic)}."
-    )
-
-
-def main_metric(found: Sequence[Result]) -> tuple[str, str]:
-    """The accuracy by which results are compared: of u or, where not all have one, of clients."""
-    if all(result.values("accuracy") for result in found):
-        return "accuracy", "accuracy"
-    return "clients_accuracy", "mean accuracy of clients"
-
-
-def _traffic(partial: Result, periodic: Result) -> str:
-    sent = mean(periodic.values("bytes"))
-    if not sent:
-        return "While periodic averaging sent nothing yet"
-    ratio = mean(partial.values("bytes")) / sent
-    return "At the same traffic" if abs(ratio - 1) < 0.01 else f"At {ratio:.2f} times the traffic"
-
-
-def _accuracy(partial: Result, periodic: Result) -> str:
-    key, _ = main_metric([partial, periodic])
-    ours, theirs = partial.values(key, 100), periodic.values(key, 100)
-    gap = mean(ours) - mean(theirs)
-    if abs(gap) < 0.005:
-        return f"level with periodic averaging at {mean(ours):.2f} %"
-    ahead = sum(one > other for one, other in zip(ours, theirs, strict=True))
-    count = f"; ahead in {ahead} of {len(ours)} seeds" if len(ours) > 1 else ""
-    return (
-        f"{abs(gap):.2f} points of accuracy {'above' if gap > 0 else 'below'} periodic averaging "
-        f"({mean(ours):.2f} % against {mean(theirs):.2f} %{count})"
-    )
-
-
-def _discrepancy(partial: Result, periodic: Result) -> str:
-    ours, theirs = (each.values("peak_discrepancy") for each in (partial, periodic))
-    if not (ours and theirs):
-        return ""
-    if mean(ours) == mean(theirs) == 0:
-        return "; there was no discrepancy between the models"
-    if mean(theirs) <= 1e-6 * mean(ours):
-        return (
-            "; the discrepancy of periodic averaging was measured right after averaging only, "
-            "where it is 0"
-        )
-    ratio = mean(ours) / mean(theirs)
-    return f"; the peak discrepancy between the models was {ratio:.2f} times that of periodic"

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
-from torch import nn
+from torch import Tensor, nn
 
-from partavg.backends.planner import Bank, Buffers, Weights
+from partavg.backends.planner import Bank, Buffers, WeightsPolicy
 from partavg.core.adapt import ADAPTS, Adapt
 from partavg.core.pace import PACES
 from partavg.core.participation import Redistribution
@@ -15,12 +15,16 @@ from partavg.core.rates import RATES
 from partavg.core.solver import Solver
 from partavg.data import DATASETS
 from partavg.data.dataset import Dataset
+from partavg.data.gather import Store
 from partavg.data.images import Normalize
+from partavg.data.samples import Samples
 from partavg.data.split import SPLITS
 from partavg.engines.choose import EngineName
 from partavg.engines.fused.precision import Precision
+from partavg.losses import LOSSES, with_options
 from partavg.models import MODELS
-from partavg.registry import Names, mismatch
+from partavg.own_code import where
+from partavg.registry import Names, fitting, mismatch
 from partavg.solvers import SOLVERS
 
 LocalAccuracy = Literal["best", "mean", "first", "all"]
@@ -73,7 +77,7 @@ class Averaging:
     interval: Annotated[int, Ge(1)] = 10
     parts: Annotated[int, Ge(1)] | None = None
     partition: str = "channel"
-    weights: Weights = "uniform"
+    weights: WeightsPolicy | tuple[float, ...] = "uniform"
     buffers: Buffers = "part"
     local: tuple[str, ...] = ()
     """Patterns of the names of what is never averaged."""
@@ -90,6 +94,8 @@ class Execution:
     precision: Precision = "auto"
     deterministic: bool = False
     device: str = "auto"
+    store: Store = "auto"
+    """Where the samples are kept: on the device if they fit there, else in host memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +113,9 @@ class Metrics:
     often as the averaged model would be."""
     timings: bool = False
     tensorboard: bool = False
-    extra: tuple[str, ...] | None = None
-    """Metrics from outside."""
-    sinks: tuple[str, ...] | None = None
+    extra: tuple[Component, ...] | None = None
+    """More metrics, with their options."""
+    sinks: tuple[Component, ...] | None = None
     """Where the metrics go beside metrics.jsonl."""
 
 
@@ -131,6 +137,7 @@ class Config:
     data: Component
     split: Component
     model: Component
+    loss: Component
     solver: Component
     lr_schedule: Component
     pace: Component
@@ -148,6 +155,7 @@ COMPONENTS: dict[str, tuple[Names[Callable[..., Any]], str]] = {
     "data": (DATASETS, "fashion_subset"),
     "split": (SPLITS, "iid"),
     "model": (MODELS, "mlp"),
+    "loss": (LOSSES, "cross_entropy"),
     "solver": (SOLVERS, "sgd"),
     "lr_schedule": (RATES, "constant"),
     "pace": (PACES, "even"),
@@ -159,15 +167,19 @@ COMPONENTS: dict[str, tuple[Names[Callable[..., Any]], str]] = {
 _GIVEN = {
     "data": "its folder",
     "split": "the labels, the number of workers and a seed",
-    "model": "the shape of an input and the number of classes",
+    "model": "the shape of an input and the number of classes, nor without",
+    "loss": "outputs and targets",
     "solver": "",
     "lr_schedule": "the learning rate, the steps and the steps of an epoch",
     "pace": "the interval, the number of workers and a seed",
     "adapt": "the decays of the learning rate and a scale",
 }
+_OFFERED = {"data": ("root",), "model": ("shape", "classes")}
+"""Arguments by name, of which a function may take some or none."""
 _MADE: dict[str, tuple[str, Any]] = {
     "data": ("a partavg.data Dataset", Dataset),
     "model": ("a torch.nn.Module", nn.Module),
+    "loss": ("a function of outputs and targets", Callable),
     "solver": ("a Solver", Solver),
     "lr_schedule": ("a function of the step", Callable),
     "pace": ("a function of the step, or None", Callable | None),
@@ -175,24 +187,65 @@ _MADE: dict[str, tuple[str, Any]] = {
 }
 
 
+_OF_THE_STEP = ("lr_schedule", "pace")
+
+
 def create(kind: str, component: Component, *arguments: Any) -> Any:
     """Make what a component describes."""
     names, _ = COMPONENTS[kind]
+    called = f"{kind}.name = {component.name!r}"
     make = names.find(component.name, f"{kind}.name")
     options = {
         key: create("solver", value) if isinstance(value, Component) else value
         for key, value in component.options.items()
     }
-    if problem := mismatch(make, *arguments, **options):
+    named: dict[str, Any] = {}
+    if kind in _OFFERED:
+        offered = dict(zip(_OFFERED[kind], arguments, strict=True))
+        arguments, named = fitting(make, offered, options)
+    trial = (None, None) if kind == "loss" and not isinstance(make, type) else arguments
+    if problem := mismatch(make, *trial, **named, **options):
         given = f"with {_GIVEN[kind]}" if _GIVEN[kind] else "without arguments"
-        raise ValueError(f"{kind}.name = {component.name!r} cannot be called {given}: {problem}")
-    made = make(*arguments, **options)
+        raise ValueError(f"{called} cannot be called {given}: {problem}")
+    try:
+        if kind == "loss":
+            made = with_options(make, **options)
+        else:
+            made = make(*arguments, **named, **options)
+    except Exception as error:
+        if names.is_built_in(component.name):
+            raise
+        raise ValueError(
+            f"{called} failed: {type(error).__name__}: {error}{where(error)}"
+        ) from error
+    if kind == "data":
+        made = _dataset(made)
     wanted, types = _MADE.get(kind, ("", object))
     if not isinstance(made, types) or isinstance(made, type):
         raise ValueError(
-            f"{kind}.name = {component.name!r} gave {type(made).__name__}, and not {wanted}: mend "
-            f"the function"
+            f"{called} gave {type(made).__name__}, and not {wanted}: mend the function"
         )
+    if kind in _OF_THE_STEP and made is not None and (problem := mismatch(made, 1)):
+        raise ValueError(f"{called} gave a function that does not take the step: {problem}")
     if isinstance(made, Dataset):
         made.check(component.name)
     return made
+
+
+def _dataset(made: Any) -> Any:
+    """A Dataset of two pairs of inputs and targets, to train and to test on; else what it is."""
+    if isinstance(made, Dataset) or not _is_pair(made) or not all(map(_is_pair, made)):
+        return made
+    train, test = (Samples(*pair) for pair in made)
+    targets = [samples.targets for samples in (train, test)]
+    if not all(isinstance(labels, Tensor) and _are_labels(labels) for labels in targets):
+        return Dataset(train, test)
+    return Dataset(train, test, 1 + max(int(labels.max()) for labels in targets))
+
+
+def _is_pair(given: object) -> bool:
+    return isinstance(given, tuple | list) and len(given) == 2
+
+
+def _are_labels(targets: Tensor) -> bool:
+    return targets.ndim == 1 and len(targets) > 0 and not targets.is_floating_point()

@@ -5,7 +5,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, Field, asdict, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from typing import Any, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -14,13 +14,14 @@ from pydantic.errors import PydanticSchemaGenerationError
 from partavg.config import COMPONENTS, Component, Config
 from partavg.core.partition import PARTITIONS
 from partavg.core.solver import Solver
-from partavg.metrics.table import METRICS, is_extra
-from partavg.registry import check_name, suggestion
-from partavg.sinks import SINKS
+from partavg.metrics.table import METRICS
+from partavg.registry import Names, suggestion, table
 from partavg.solvers import SOLVERS
 
 _FINITE = ConfigDict(allow_inf_nan=False)
 _STEPS = 400  # of a recipe that gives no budget
+_LISTS = {"metrics.extra": "metric", "metrics.sinks": "sink"}
+"""Keys that hold a list of components, and the kind of these."""
 TomlTable = Mapping[str, Any]
 
 
@@ -33,23 +34,14 @@ def parse(table: TomlTable) -> Config:
         values = table.get(name, {})
         if not isinstance(values, Mapping):
             raise ValueError(f"{name} = {values!r} is not a section: write [{name}], keys below it")
-        component = cls is Component
-        sections[name] = _component(values, name, name) if component else section(values, cls, name)
+        if cls is Component:
+            sections[name] = _component(values, *COMPONENTS[name], name)
+        else:
+            sections[name] = section(values, cls, name)
     config = Config(**sections)
     training, averaging = config.training, config.averaging
     PARTITIONS.find(averaging.partition, "averaging.partition")
-    for name in config.metrics.extra or ():
-        if not is_extra(name):
-            raise ValueError(
-                f"metrics.extra = {name!r} comes with the package: leave it out, other keys of "
-                f"[metrics] say how often it is measured"
-            )
-        extra = filter(is_extra, METRICS)
-        check_name("metrics.extra", name, [*extra], "add it with partavg.register")
-    for name in config.metrics.sinks or ():
-        SINKS.find(name, "metrics.sinks")
-    if config.checkpoints.best:
-        METRICS.find(config.checkpoints.best, "checkpoints.best")
+    METRICS.asked(config.metrics.extra or ())
     if averaging.parts is None:
         parts = 1 if averaging.partition == "whole" else averaging.interval
         averaging = replace(averaging, parts=parts)
@@ -91,6 +83,11 @@ def dump(config: Config) -> str:
     return dump_sections({name: getattr(config, name) for name in get_type_hints(Config)})
 
 
+def to_tables(config: Config) -> dict[str, Any]:
+    """The settings as a TOML file holds them."""
+    return tomllib.loads(dump(config))
+
+
 def dump_sections(sections: Mapping[str, Any]) -> str:
     """The TOML text of some sections."""
     lines = []
@@ -105,7 +102,9 @@ def _flat(section: Any) -> dict[str, Any]:
     """The keys of a section as a recipe has them."""
     if isinstance(section, Component):
         return {"name": section.name, **section.options}
-    return dict(section) if isinstance(section, Mapping) else asdict(section)
+    if isinstance(section, Mapping):
+        return dict(section)
+    return {field.name: getattr(section, field.name) for field in fields(section)}
 
 
 def differences(one: Config, other: Config) -> list[str]:
@@ -125,18 +124,55 @@ def flat_keys(text: str) -> dict[str, Any]:
     return {f"{section}.{key}": v for section, values in table.items() for key, v in values.items()}
 
 
-def section(table: TomlTable, cls: type, name: str) -> Any:
+def section(values: TomlTable, cls: type, name: str) -> Any:
     """A section of settings from a table; the fields of its class say what it may hold."""
     hints = get_type_hints(cls, include_extras=True)
-    _check_keys(table, hints, f"{name}.")
-    return cls(**{key: _value(hints[key], v, f"{name}.{key}") for key, v in table.items()})
+    _check_keys(values, hints, f"{name}.")
+    return cls(**{key: _setting(hints[key], v, f"{name}.{key}") for key, v in values.items()})
 
 
-def _component(table: TomlTable, kind: str, path: str) -> Component:
-    names, default = COMPONENTS[kind]
-    name = _value(str, table.get("name", default), f"{path}.name")
-    known = _options(names.find(name, f"{path}.name"), f"{path}.name = {name!r}")
-    given = {key: value for key, value in table.items() if key != "name"}
+def _setting(hint: Any, value: Any, key: str) -> Any:
+    return components(value, table(_LISTS[key]), key) if key in _LISTS else _value(hint, value, key)
+
+
+def components(entries: Any, names: Names[Any], key: str) -> tuple[Component, ...]:
+    """Components from a list: each is a name, or a table of a name and options.
+
+    >>> from partavg.solvers import SOLVERS
+    >>> one, other = components(["scaffold", {"name": "fedprox", "mu": 0.1}], SOLVERS, "mine")
+    >>> one.name, other.options["mu"]
+    ('scaffold', 0.1)
+    """
+    tables = []
+    for entry in _value(tuple[Any, ...], entries, key):
+        values = {"name": entry} if isinstance(entry, str) else entry
+        if not isinstance(values, Mapping):
+            hint = 'input should be a name, or a table like {name = "…"}'
+            raise ValueError(f"{key} = {_toml(entries)}: {hint}")
+        if "name" not in values:
+            raise ValueError(f"{key} has the entry {_toml(entry)} without a name: give it one")
+        tables.append(values)
+    return tuple(_entry(values, names, key, f"{key}.{values['name']}") for values in tables)
+
+
+def _entry(values: TomlTable, names: Names[Any], key: str, path: str) -> Component:
+    """A component of a list, with the options that all of its kind have."""
+    common = {k: _value(str, values[k], f"{path}.{k}") for k in names.common if k in values}
+    own = {k: value for k, value in values.items() if k not in names.common}
+    found = _named(own, names, key, path)
+    return Component(found.name, {**common, **found.options})
+
+
+def _component(values: TomlTable, names: Names[Any], default: str, path: str) -> Component:
+    return _named({"name": default, **values}, names, f"{path}.name", path)
+
+
+def _named(values: TomlTable, names: Names[Any], key: str, path: str) -> Component:
+    """A component from a table: its name, given at `key`, and its options, below `path`."""
+    name = _value(str, values["name"], key)
+    made_of: Any = names.code(names.find(name, key))
+    known = _options(made_of, f"{key} = {name!r}")
+    given = {key: value for key, value in values.items() if key != "name"}
     _check_keys(given, {"name": None, **known}, f"{path}.")
     options = {
         key: _nested(given.get(key, {}), p, f"{path}.{key}")
@@ -152,13 +188,11 @@ def _is_solver(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, Solver)
 
 
-def _usable(annotation: type) -> list[str]:
-    """The names of the solvers that such an option may be."""
-    made = {
-        name: make if isinstance(make, type) else get_type_hints(make).get("return", Solver)
-        for name, make in SOLVERS.items()
-    }
-    return [name for name, kind in made.items() if issubclass(kind, annotation)]
+def _fits(name: str, annotation: type) -> bool:
+    """Whether the solvers of a name can be such an option."""
+    make = SOLVERS.find(name)
+    made = make if isinstance(make, type) else get_type_hints(make).get("return", Solver)
+    return issubclass(made, annotation) if isinstance(made, type) else annotation is Solver
 
 
 def _nested(table: Any, option: inspect.Parameter, path: str) -> Component:
@@ -169,9 +203,9 @@ def _nested(table: Any, option: inspect.Parameter, path: str) -> Component:
         raise ValueError(
             f"{path}.name is not given, and what the solver takes by itself is not {usual}: name it"
         )
-    component = _component(table, "solver", path)
-    usable = _usable(option.annotation)
-    if component.name not in usable:
+    component = _component(table, *COMPONENTS["solver"], path)
+    if not _fits(component.name, option.annotation):
+        usable = [name for name in SOLVERS if _fits(name, option.annotation)]
         raise ValueError(
             f"{path}.name = {component.name!r} cannot be used there: use {' or '.join(usable)}"
         )
@@ -184,7 +218,7 @@ def _options(builder: Callable[..., Any], what: str) -> dict[str, inspect.Parame
         parameters = inspect.signature(builder, eval_str=True).parameters
     except Exception as error:
         raise ValueError(f"{what} has options that cannot be read: {error}") from None
-    if is_dataclass(builder):
+    if isinstance(builder, type) and is_dataclass(builder):
         found = {f.name: _with_default(parameters[f.name], f) for f in fields(builder) if f.init}
     else:
         found = {k: p for k, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
@@ -241,7 +275,7 @@ def _check_keys(table: TomlTable, known: Iterable[str], prefix: str) -> None:
 
 def _toml(value: Any) -> str:
     if isinstance(value, tuple | list):
-        return f"[{', '.join(map(_toml, value))}]"
+        return f"[{', '.join(map(_listed, value))}]"
     if isinstance(value, Component):
         return _toml({key: v for key, v in _flat(value).items() if v is not None})
     if isinstance(value, dict):
@@ -250,6 +284,12 @@ def _toml(value: Any) -> str:
         return repr(value)
     # JSON's strings are TOML's, but for this one character.
     return json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")
+
+
+def _listed(value: Any) -> str:
+    """An entry of a list: a component without options is its name."""
+    bare = isinstance(value, Component) and all(v is None for v in value.options.values())
+    return _toml(value.name if bare else value)
 
 
 def _key(key: str) -> str:

@@ -1,60 +1,102 @@
-"""Loss and accuracy of a model on samples."""
+"""Loss and scores of a model on samples."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from partavg.core import inputs as trees
+from partavg.core.inputs import Inputs
+from partavg.data.convert import as_samples
+from partavg.data.samples import Samples
 from partavg.engines.model import Loss
+from partavg.registry import table
+from partavg.scores.classes import accuracy
+from partavg.scores.mean_loss import MeanLoss
+from partavg.scores.score import Score, add, on_host
 from partavg.torch_internals import batch_norms
 
 _BATCH = 500
 _NUMBERS = 1 << 22  # of a batch on a GPU, which is idle between small ones
 
-Transform = Callable[[Tensor], Tensor]
+Transform = Callable[[Any], Any]
 """From inputs as they are stored to what a model sees."""
 
+Asked = Iterable[Any] | Mapping[str, Any]
+"""Metrics: names, functions of (outputs, targets) that return (sum, count), or `Metric`s."""
 
-def unchanged(inputs: Tensor) -> Tensor:
+ACCURACY = Score("accuracy", accuracy, required=False)
+"""What is measured wherever there are classes."""
+
+
+def unchanged(inputs: Any) -> Any:
     """The Transform of inputs that are stored as a model sees them."""
     return inputs
 
 
 class Evaluation(NamedTuple):
-    """Mean loss, and the share of targets classified rightly (None where there are no classes)."""
+    """The mean loss and the metrics that could be measured, by name."""
 
     loss: float
-    accuracy: float | None
+    metrics: Mapping[str, float]
+
+    @property
+    def accuracy(self) -> float | None:
+        """The share of targets classified rightly; None where there are no classes."""
+        return self.metrics.get("accuracy")
 
 
 class Counts(NamedTuple):
-    """What an evaluation adds up."""
+    """What an evaluation adds up: sums and counts of the loss and of scores."""
 
-    loss: float
-    samples: int
-    right: int
-    judged: int
+    loss: tuple[Tensor, Tensor] | None
+    """None where there were no samples."""
+    scores: Mapping[str, tuple[Tensor, Tensor] | None]
+    """None where a score cannot be measured."""
 
     @classmethod
     def total(cls, some: "Iterable[Counts]") -> "Counts":
-        """The counts of several sets of samples together."""
-        return cls(*map(sum, zip(*some, strict=True)))
+        """The counts of several sets of samples together; empty ones say nothing."""
+        known = [counts for counts in some if counts.loss]
+        if not known:
+            return cls(None, {})
+        first, *others = known
+        loss, scores = first.loss, dict(first.scores)
+        for other in others:
+            loss = on_host(add(loss, other.loss))
+            scores = {key: on_host(add(pair, other.scores[key])) for key, pair in scores.items()}
+        return cls(loss, scores)
 
-    @property
-    def evaluation(self) -> Evaluation:
-        """The mean loss and the accuracy."""
-        accuracy = self.right / self.judged if self.judged else None
-        return Evaluation(self.loss / self.samples, accuracy)
+    def evaluation(self, scores: Iterable[Score]) -> Evaluation:
+        """The mean loss and the values of the scores."""
+        if self.loss is None or not float(self.loss[1]):
+            raise ValueError(
+                "there is nothing to evaluate on: give samples, some with a target that counts"
+            )
+        found = {
+            score.key: score.value(*pair) for score in scores if (pair := self.scores[score.key])
+        }
+        total, count = map(float, self.loss)
+        return Evaluation(total / count, {k: v for k, v in found.items() if v is not None})
 
 
 def evaluate(
     module: nn.Module,
     loss: Loss,
-    samples: tuple[Tensor, Tensor],
+    samples: Any,
     transform: Transform = unchanged,
+    *,
+    metrics: Asked = (),
 ) -> Evaluation:
     """Evaluate a model on inputs and targets; it is left in evaluation mode.
+
+    The loss is the mean over samples or, if targets are integers, over those that are not ignored,
+    whether the loss adds up a batch or takes its mean. Accuracy is measured where there are
+    classes, `metrics` must be measurable. Samples in host memory go to the model's device batch by
+    batch.
 
     >>> always_first = nn.Linear(1, 2, bias=False)
     >>> _ = nn.init.zeros_(always_first.weight)
@@ -62,55 +104,108 @@ def evaluate(
     >>> evaluate(always_first, nn.functional.cross_entropy, samples).accuracy
     0.75
     """
-    return count(module, loss, samples, transform).evaluation
+    scores = scores_of(metrics)
+    known = as_samples(samples, dtype=next((p.dtype for p in module.parameters()), None))
+    return count(module, MeanLoss(loss), known, transform, scores).evaluation(scores)
+
+
+def scores_of(metrics: Asked = ()) -> list[Score]:
+    """The scores that are asked for, and accuracy where it can be measured."""
+    asked: list[Any] = list(metrics)
+    if not all(isinstance(metric, Score) for metric in asked):
+        names: Any = table("metric")
+        asked = [metric.score for metric in names.asked(metrics)]
+    default = [] if any(score.key == ACCURACY.key for score in asked) else [ACCURACY]
+    return [*default, *asked]
 
 
 @torch.no_grad()
 def count(
-    module: nn.Module, loss: Loss, samples: tuple[Tensor, Tensor], transform: Transform
+    module: nn.Module,
+    loss: MeanLoss,
+    samples: Samples,
+    transform: Transform,
+    scores: Sequence[Score],
 ) -> Counts:
     """What some samples add to an evaluation."""
     module.eval()
-    device = samples[0].device
-    total = torch.zeros((), dtype=torch.float64, device=device)
-    right = torch.zeros((), dtype=torch.int64, device=device)
-    judged = 0
-    for inputs, targets in _batches(*samples):
-        outputs = module(transform(inputs))
-        total += torch.as_tensor(loss(outputs, targets)).double().sum() * len(inputs)
-        if not targets.is_floating_point() and outputs.ndim == targets.ndim + 1:
-            right += (outputs.argmax(1) == targets).sum()
-            judged += targets.numel()
-    return Counts(float(total), len(samples[0]), int(right), judged)
+    summed: dict[str, Any] = {}
+    for inputs, targets in _batches(_device(module, samples.inputs), *samples):
+        loss.find_out(partial(_some, module, transform, inputs, targets))
+        outputs = trees.call(module, transform(inputs))
+        found = {"": loss.of(outputs, targets), **{s.key: s.of(outputs, targets) for s in scores}}
+        summed = {key: add(summed[key], found[key]) for key in found} if summed else found
+    pairs = {key: on_host(pair) for key, pair in summed.items()}
+    return Counts(pairs.pop("", None), pairs)
 
 
 @torch.no_grad()
 def recompute_statistics_(
-    module: nn.Module, inputs: Tensor, transform: Transform = unchanged
+    module: nn.Module,
+    inputs: Inputs,
+    transform: Transform = unchanged,
+    resting: Container[str] = (),
 ) -> None:
-    """Replace BatchNorm's running statistics by their mean over batches of the inputs."""
-    norms: list[Any] = [norm for norm in module.modules() if isinstance(norm, batch_norms())]
+    """Replace BatchNorm's running statistics by their mean over batches of the inputs.
+
+    Layers that are `resting`, by their names, keep theirs: they were in evaluation mode all along.
+    """
+    norms: list[Any] = [
+        norm
+        for name, norm in module.named_modules()
+        if isinstance(norm, batch_norms()) and name not in resting
+    ]
     momenta = [norm.momentum for norm in norms]
     module.eval()
     for norm in norms:
         norm.train()
         norm.reset_running_stats()
         norm.momentum = None  # a cumulative mean
-    for (batch,) in _batches(inputs):
-        module(transform(batch))
+    for (batch,) in _batches(_device(module, inputs), inputs):
+        trees.call(module, transform(batch))
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
         norm.eval()
 
 
-def _batches(inputs: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Equal batches, so that none is left with the one sample that BatchNorm refuses."""
-    size = _size(inputs) if inputs.is_cuda else _BATCH
-    count = -(-len(inputs) // size)
-    cut = (torch.tensor_split(tensor, count) for tensor in (inputs, *others)) if count else ()
-    return zip(*cut, strict=True)
+def _some(
+    module: nn.Module, transform: Transform, inputs: Inputs, targets: Inputs, most: int, times: int
+) -> tuple[Any, Inputs]:
+    """Outputs and targets of samples at equal distances in a batch, all of them so many times."""
+    apart = max(1, trees.count(targets) // most)
+
+    def some(tensor: Tensor) -> Tensor:
+        return torch.cat([tensor[::apart]] * times)
+
+    return trees.call(module, transform(trees.each(some, inputs))), trees.each(some, targets)
 
 
-def _size(inputs: Tensor) -> int:
+def _batches(device: torch.device, inputs: Inputs, *others: Inputs) -> Iterator[tuple[Any, ...]]:
+    """Equal batches, so that none is left with the one sample that BatchNorm refuses.
+
+    Those of samples that are elsewhere come to the device one by one.
+    """
+    samples = trees.count(inputs)
+    batches = -(-samples // (_size(inputs) if device.type == "cuda" else _BATCH))
+    each, more = divmod(samples, batches) if batches else (0, 0)
+    start = 0
+    for place in range(batches):
+        stop = start + each + (place < more)
+        yield tuple(_cut(tree, slice(start, stop), device) for tree in (inputs, *others))
+        start = stop
+
+
+def _cut(tree: Inputs, some: slice, device: torch.device) -> Inputs:
+    return trees.each(lambda tensor: tensor[some].to(device), tree)
+
+
+def _size(inputs: Inputs) -> int:
     """Samples of a batch on a GPU: more of small ones."""
-    return max(32, min(4 * _BATCH, _NUMBERS // max(1, inputs[:1].numel())))
+    numbers = sum(tensor[:1].numel() for tensor in trees.tensors(inputs))
+    return max(32, min(4 * _BATCH, _NUMBERS // max(1, numbers)))
+
+
+def _device(module: nn.Module, inputs: Inputs) -> torch.device:
+    """Where a model computes: where its parameters are or, if it has none, where inputs are."""
+    own = next(chain(module.parameters(), module.buffers()), None)
+    return (trees.tensors(inputs)[0] if own is None else own).device

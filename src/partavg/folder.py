@@ -4,20 +4,31 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from partavg import checkpoint
 from partavg.config import Config
-from partavg.config_toml import differences, parse
+from partavg.config_toml import differences, dump_sections, parse, to_tables
+from partavg.kept_code import as_wanted, forget, keep
+from partavg.metrics.metric import Metric
 from partavg.metrics.metric import Row as Row
+from partavg.outputs import check_page
 from partavg.recipes.files import read
-from partavg.sinks.tensorboard import FOLDER
+from partavg.run_files import read_json, read_rows, read_settings, read_split, read_summary
+from partavg.sinks import bookmark, tensorboard
+from partavg.sinks.jsonl import FILE
+
+_BUDGET = {"training.steps", "training.epochs"}
+CONFIG = "config.toml"
+"""The recipe of a run."""
 
 MADE_BY = "python"
 """The section of config.toml that says who made a run: no recipe can have it."""
@@ -28,21 +39,29 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.config_path = path / "config.toml"
-        self.metrics_path = path / "metrics.jsonl"
+        self.config_path = path / CONFIG
+        self.metrics_path = path / FILE
+        self.shown_path = path / "metrics.json"
         self.summary_path = path / "summary.json"
         self.environment_path = path / "environment.json"
         self.split_path = path / "split.json"
         self.report_path = path / "report.html"
-        self.scalars = path / FOLDER
+        self.scalars = path / tensorboard.FOLDER
+        self.bookmarks = path / bookmark.FOLDER
         self.model_path = path / "model.pt"
         self.best_path = path / "best.pt"
         self.checkpoints = path / "checkpoints"
 
     @property
     def exists(self) -> bool:
-        """Whether a run was started here."""
-        return self.config_path.exists()
+        """Whether a run was started here; a config.toml by itself may be anybody's."""
+        return self.config_path.exists() and self._is_ours()
+
+    def _is_ours(self) -> bool:
+        """Whether a run wrote down here what makes its numbers, which it does before all else."""
+        if not self.environment_path.is_file():
+            return False
+        return b'"started"' in self.environment_path.read_bytes()
 
     @property
     def finished(self) -> bool:
@@ -50,34 +69,72 @@ class RunFolder:
         return self.summary_path.exists()
 
     def check_free(self, *, resume: bool, force: bool) -> None:
-        """Raise a ValueError if a run here would overwrite something without `force`."""
-        ours = (self.metrics_path, self.summary_path, self.model_path, self.checkpoints)
-        if force or (resume and self.exists):
+        """Raise a ValueError if a run here would overwrite or hide what is not its own.
+
+        `force` gives away the run that is here, and nothing else.
+        """
+        if not self.exists:
+            self._check_nesting()
+            self._check_strangers()
             return
-        if self.exists and self.finished:
+        check_page(self.report_path, force=force)
+        if force or resume:
+            return
+        if self.finished:
             raise ValueError(
                 f"{self.path} holds a finished run: use --force to overwrite it or another --out"
             )
-        if self.exists:
-            raise ValueError(
-                f"{self.path} holds an unfinished run at step "
-                f"{checkpoint.latest_step(self.checkpoints) or 0}: "
-                f"use --resume to continue it or --force to start again"
-            )
-        for path in ours:
+        raise ValueError(
+            f"{self.path} holds an unfinished run at step "
+            f"{checkpoint.latest_step(self.checkpoints) or 0}: "
+            f"use --resume to continue it or --force to start again"
+        )
+
+    def _check_strangers(self) -> None:
+        """Where there is no run, files with the names of a run's are somebody else's.
+
+        Unless only the config is missing: that is what is left of a run killed while it began.
+        """
+        if self._is_ours() and not self.config_path.exists():
+            return
+        marks = (self.config_path, self.environment_path, self.checkpoints)
+        for path in (*marks, *self._content()):
             if path.exists():
                 raise ValueError(
-                    f"{path} would be overwritten, but {self.path} holds no run: "
-                    f"use another --out, or --force"
+                    f"{path} would be overwritten, but {self.path} holds no run: use another "
+                    f"--out, or move it away"
                 )
 
+    def _check_nesting(self) -> None:
+        """A run in a run's folder, or around others, would hide them or be hidden in reports."""
+        for above in self.path.resolve().parents:
+            if RunFolder(above).exists:
+                raise ValueError(f"{self.path} lies in {above}, which is a run: use another --out")
+        for below in ("*", "*/*", "*/*/*"):  # as deep as any command puts runs
+            for path in sorted(self.path.glob(f"{below}/config.toml")):
+                if RunFolder(path.parent).exists:
+                    raise ValueError(
+                        f"{self.path} holds other runs, as {path.parent.relative_to(self.path)}, "
+                        f"and a run there would hide them: use another --out"
+                    )
+
+    def _content(self) -> list[Path]:
+        """All files of a run but those that say that it is one."""
+        kept = [self.summary_path, self.model_path, self.best_path, self.metrics_path]
+        shown = [self.shown_path, self.split_path, self.report_path, *self.scalars.glob("events.*")]
+        shown += self.bookmarks.glob("*.json")
+        return [*kept, *shown, *self.checkpoints.glob("step-*.pt")]
+
     def stored_config(self, wanted: Config) -> Config:
-        """The config of the run to resume, which must be the one wanted.
+        """The config of the run to resume, which must be the one wanted but for its budget.
 
         What the wanted one leaves to be chosen, engine, chunks and device, stays as it was chosen;
-        where the metrics go beside their file may change.
+        where the metrics go beside their file may change. Files that it names are where the wanted
+        one has them.
         """
-        stored = parse(read(self.config_path))
+        tables = read(self.config_path)
+        tables.get("metrics", {}).pop("sinks", None)
+        stored = parse(as_wanted(self.path, tables, to_tables(wanted)))
         stored = replace(stored, metrics=replace(stored.metrics, sinks=wanted.metrics.sinks))
         chosen, engine = stored.engine, wanted.engine
         if engine.name in ("auto", chosen.name):
@@ -89,7 +146,8 @@ class RunFolder:
             engine = replace(engine, precision=chosen.precision)
         if engine.device == "auto":
             engine = replace(engine, device=chosen.device)
-        changed = differences(stored, replace(wanted, engine=engine))
+        differing = differences(stored, replace(wanted, engine=engine))
+        changed = [key for key in differing if key not in _BUDGET]
         if changed:
             raise ValueError(
                 f"{self.path} was started with another {changed[0]}: resume with the same recipe, "
@@ -100,16 +158,52 @@ class RunFolder:
     def write_start(self, config: str, about: Row) -> None:
         """Remove what an old run left here; write the config and environment of a new one."""
         self.path.mkdir(parents=True, exist_ok=True)
-        old = (self.summary_path, self.config_path, self.model_path, self.metrics_path)
-        shown = (self.split_path, self.report_path, *self.scalars.glob("events.*"))
-        for path in (*old, *shown, self.best_path, *self.checkpoints.glob("step-*.pt")):
+        for path in (self.summary_path, self.config_path, *self._content()):
             path.unlink(missing_ok=True)
-        write_text(self.config_path, config)
-        self.write_environment(about)
+        forget(self.path)
+        self.write_environment(about)  # without it a config is no run
+        self._write_config(config)
+
+    def _write_config(self, config: str) -> None:
+        """Write the settings, and the Python of the user's own that they name."""
+        tables = tomllib.loads(config)
+        kept = tables if MADE_BY in tables else keep(self.path, tables)
+        write_text(self.config_path, dump_sections(kept))
+
+    def reopen(self, config: str, step: int) -> None:
+        """Let a run that was restored at a step go on with a larger budget, and another config.
+
+        In this order, so that a kill in between leaves a run at its old end, which can be resumed.
+        """
+        if self.finished and not step:
+            raise ValueError(
+                f"{self.path} has no checkpoint that is whole, and cannot go on from its end: "
+                f"begin again with --force, or with another --out"
+            )
+        self.summary_path.unlink(missing_ok=True)
+        self._write_config(config)
 
     def write_environment(self, about: Row) -> None:
         """Write down what makes the numbers: the machine, and what is known `about` the run."""
         write_json(self.environment_path, environment() | about)
+
+    def write_metrics(self, asked: Sequence[Metric]) -> None:
+        """Write how metrics that were asked for are shown, for readers without their code."""
+        if asked:
+            write_json(self.shown_path, {metric.key: metric.appearance() for metric in asked})
+
+    def metrics(self) -> list[Metric]:
+        """The metrics that this run was asked for, to be shown."""
+        if not self.shown_path.exists():
+            return []
+        try:
+            written = read_json(self.shown_path).items()
+            return [Metric.of_appearance(key, values) for key, values in written]
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"{self.shown_path} is damaged: {error}; remove it, and only the usual metrics are "
+                f"shown"
+            ) from None
 
     def check_metrics(self, length: int) -> None:
         """Raise a ValueError if metrics that a checkpoint relies on are gone."""
@@ -125,17 +219,15 @@ class RunFolder:
 
         With a `length` only those in as many bytes, which a checkpoint relies on.
         """
-        read = 0
-        with self.metrics_path.open(encoding="utf-8", newline="") as file:
-            for number, line in enumerate(file, 1):
-                read += len(line)  # ASCII: as many bytes
-                if not line.endswith("\n") or (length is not None and read > length):
-                    return
-                yield _parsed(line, f"{self.metrics_path} is damaged at line {number}")
+        return read_rows(self.metrics_path, length)
 
     def summary(self) -> Row:
         """The summary of a finished run."""
-        return read_json(self.summary_path)
+        return read_summary(self.summary_path)
+
+    def settings(self) -> dict[str, Any]:
+        """The keys of its config, `section.key`, as they stand there."""
+        return read_settings(self.config_path)
 
     def environment(self) -> Row:
         """What made the numbers, where that is known."""
@@ -148,10 +240,7 @@ class RunFolder:
 
     def split(self) -> list[list[int]] | None:
         """How many samples of each class each worker owns; None where that is not known."""
-        if not self.split_path.exists():
-            return None
-        counts: list[list[int]] = read_json(self.split_path)["counts"]
-        return counts or None
+        return read_split(self.split_path) if self.split_path.exists() else None
 
 
 def next_folder(name: str) -> Path:
@@ -178,21 +267,6 @@ def environment() -> Row:
         "threads": torch.get_num_threads(),
         "gpu": cuda,
     }
-
-
-def read_json(path: Path) -> Row:
-    """Read a JSON file of a run."""
-    return _parsed(path.read_text(encoding="utf-8"), f"{path} is damaged")
-
-
-def _parsed(text: str, complaint: str) -> Row:
-    try:
-        row = json.loads(text)
-    except ValueError:
-        row = None
-    if not isinstance(row, dict):
-        raise ValueError(f"{complaint}: leave this run out, or run it again with --force")
-    return row
 
 
 def write_json(path: Path, value: Row) -> None:

@@ -3,9 +3,7 @@
 All of it works elsewhere, too: a table prints as text, progress is a bar or a line.
 """
 
-import json
 import sys
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -20,9 +18,10 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from partavg.cli.comparison_table import comparison_table
-from partavg.comparison import Result, StartedRun, results, verdict
+from partavg.comparison import Result, StartedRun, results
 from partavg.folder import RunFolder
 from partavg.metrics.metric import Row
+from partavg.recipes.files import read
 from partavg.report import palette
 from partavg.report.chart import draw, swatch
 from partavg.report.charts import Chart, Line
@@ -31,6 +30,7 @@ from partavg.report.runs import grouped, of_entries
 from partavg.report.table import comparison
 from partavg.sinks.progress import Display, Status, display
 from partavg.sinks.sink import RunInfo
+from partavg.verdict import verdict
 
 _UPDATE_EVERY = 0.5  # seconds between two pictures of a run that goes on
 _MOST_ROWS = 10  # of a table that is shown
@@ -182,16 +182,15 @@ def load_run(folder: str | Path) -> Results:
     the whole shows itself in a notebook.
     """
     here = RunFolder(Path(folder))
-    if not here.exists:
+    if not here.config_path.exists():
         inside = sorted(path.parent.name for path in here.path.glob("*/config.toml"))
         hint = f"name one of its folders, {', '.join(inside)}" if inside else "name a run folder"
         raise ValueError(f"{folder} holds no run: {hint}")
-    text = here.metrics_path.read_text(encoding="utf-8") if here.metrics_path.exists() else ""
-    whole = text[: text.rfind("\n") + 1].splitlines()  # the last line may be in the making
+    rows = list(here.rows()) if here.metrics_path.exists() else []
     return Results(
         here.path,
-        tomllib.loads(here.config_path.read_text(encoding="utf-8")),
-        Table([json.loads(line) for line in whole], here.path.resolve().name),
+        read(here.config_path),
+        Table(rows, here.path.resolve().name),
         here.summary() if here.finished else {},
     )
 
@@ -283,7 +282,7 @@ class _Cell:
         """Begin to show a run, below those that were shown before."""
         show = import_module("IPython.display").display
         self._handle = show(Figure(""), display_id=True)
-        self._rows, self._status, self._shown = [], Status(), 0.0
+        self._rows, self._status, self._shown = [], Status(about.metrics), 0.0
         self._label, self._steps = about.label, about.steps
 
     def end(self, summary: Row | None) -> None:

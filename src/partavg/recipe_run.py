@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import torch
 
-from partavg import build
+from partavg import budget, build
 from partavg.backends.processes import OneProcess, Processes, check_same
 from partavg.config import Config
-from partavg.config_toml import dump, settings
+from partavg.config_toml import dump, settings, to_tables
 from partavg.data.dataset import Dataset
 from partavg.folder import RunFolder
+from partavg.kept_code import digests
 from partavg.metrics.meter import Meter
 from partavg.session import Session
 from partavg.sinks import chosen
@@ -34,7 +35,9 @@ class Run(Session):
     ) -> None:
         processes = processes or OneProcess()
         _check_same(processes, config, data)
-        resuming, config = processes.first(lambda: _found(folder, config, resume, force))
+        resuming, goes_on, config = processes.first(
+            lambda: _found(folder, config, data, resume=resume, force=force)
+        )
         device = build.device(config, processes)
         steps = build.steps(config, data)
         simulation = build.simulation(config, data, device, processes)
@@ -72,35 +75,42 @@ class Run(Session):
         )
         if resuming:
             self.restore()
-        self.processes.first(lambda: self._write_start(resuming, data))
+        self.processes.first(lambda: self._write_start(resuming, goes_on, data))
 
-    def _write_start(self, resuming: bool, data: Dataset) -> None:
-        about = {
-            "seed": self.config.training.seed,
-            "engine": f"{self.config.engine.name} ({self.engine_reason})",
-            "ranks": self.processes.size,
-        }
+    def _write_start(self, resuming: bool, goes_on: bool, data: Dataset) -> None:
         if not resuming:
+            about = {
+                "seed": self.config.training.seed,
+                "engine": f"{self.config.engine.name} ({self.engine_reason})",
+                "ranks": self.processes.size,
+            }
             self.folder.write_start(dump(self.config), about)
-        elif not self.folder.environment_path.exists():  # killed right after the config was written
-            self.folder.write_environment(about)
+        if goes_on:
+            self.folder.reopen(dump(self.config), self.step)
+        if not self.folder.shown_path.exists():
+            self.folder.write_metrics(self._meter.asked)
         if not self.folder.split_path.exists():
             self.folder.write_split(build.label_counts(self.config, data))
 
 
-def _found(folder: RunFolder, config: Config, resume: bool, force: bool) -> tuple[bool, Config]:
-    """Whether there is a run to resume, and the config to go by; a ValueError if neither."""
+def _found(
+    folder: RunFolder, config: Config, data: Dataset, *, resume: bool, force: bool
+) -> tuple[bool, bool, Config]:
+    """Whether there is a run to resume, whether with a larger budget, and the config to go by."""
     folder.check_free(resume=resume, force=force)
-    resuming = resume and folder.exists
-    return resuming, folder.stored_config(config) if resuming else config
+    if not (resume and folder.exists):
+        return False, False, config
+    stored = folder.stored_config(config)
+    longer = budget.larger(folder, stored, config, data)
+    return True, longer is not None, longer or stored
 
 
 def _check_same(processes: Processes, config: Config, data: Dataset) -> None:
-    """Raise a ValueError if processes were started with other recipes or other data."""
-    told = processes.each(settings(config))
+    """Raise a ValueError if processes were started with other recipes, other code or other data."""
+    told = processes.each({**settings(config), **digests(to_tables(config))})
     for key in {key: None for one in told for key in one}:
         check_same(f"{key} =", [one.get(key) for one in told])
-    check_same("training samples:", processes.each(len(data.train.targets)))
+    check_same("training samples:", processes.each(data.train.size))
 
 
 def _plain(device: torch.device, processes: Processes) -> str:

@@ -104,12 +104,36 @@ def planned(
     ]
 
 
+_COLUMNS = ("recipe", "scheme", "reported", "reported_deviation", "measured", "measured_deviation",
+            "seeds", "scale")  # fmt: skip
+
+
+def read_csv(path: Path) -> list[list[str]]:
+    """The cells that were written before, a list of texts each; a ValueError if we did not."""
+    if not path.exists():
+        return []
+    try:
+        head, *cells = csv.reader(io.StringIO(path.read_text(encoding="utf-8")))
+    except (ValueError, csv.Error):
+        head, cells = [], []
+    if tuple(head) != _COLUMNS or any(len(cell) != len(_COLUMNS) for cell in cells):
+        raise ValueError(
+            f"{path} is no table of results of partavg, and is not overwritten: move it away, or "
+            f"use another --out"
+        )
+    return cells
+
+
 def write_csv(path: Path, rows: Sequence[TableRow]) -> None:
-    """Write every finished cell: recipe, scheme, reported and measured accuracy in %."""
+    """Write every finished cell: recipe, scheme, reported and measured accuracy in %.
+
+    Cells of other recipes that were written before stay.
+    """
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    numbers = ("reported", "reported_deviation", "measured", "measured_deviation")
-    table.writerow(("recipe", "scheme", *numbers, "seeds", "scale"))
+    table.writerow(_COLUMNS)
+    ours = {row.recipe.name for row in rows}
+    table.writerows(cell for cell in read_csv(path) if cell[0] not in ours)
     for row in rows:
         scale = row.entries[0].config.training.scale
         for cell in row.cells():

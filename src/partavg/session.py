@@ -15,6 +15,7 @@ from partavg.best import Best
 from partavg.config import Checkpoints
 from partavg.core.loop import Record
 from partavg.folder import RunFolder, write_json
+from partavg.metrics.meter import Diverged as Diverged
 from partavg.metrics.meter import Meter, PendingRow, finite
 from partavg.metrics.metric import Row
 from partavg.metrics.moment import due
@@ -24,10 +25,6 @@ from partavg.sinks.sink import Feed, RunInfo, Sink
 
 Stop = Callable[[Row], bool]
 """Whether training is to end early, asked after every row."""
-
-
-class Diverged(RuntimeError):
-    """Training met a number that is not finite."""
 
 
 class Session:
@@ -64,7 +61,7 @@ class Session:
                 folder.metrics_path, lambda step: due(step, checkpoints.every)
             )
         self._stop, self._stopped = stop, False
-        self._best = Best(checkpoints.best) if checkpoints.best else None
+        self._best = Best.of(checkpoints.best, meter.asked) if checkpoints.best else None
         self._seconds = 0.0
         self._late: deque[tuple[Record, PendingRow]] = deque()
         self._rows: deque[Row] = deque()
@@ -87,12 +84,14 @@ class Session:
         """Train to the end; yield the metrics of each step. Stop between rows to `save`."""
         return self.train()
 
-    def train(self, label: str = "", sinks: Sequence[Sink] = ()) -> Generator[Row, None, None]:
-        """The same, with more sinks, which are told a label."""
-        began = perf_counter() - self._seconds
+    def train(
+        self, label: str = "", sinks: Sequence[Sink] = (), group: str = ""
+    ) -> Generator[Row, None, None]:
+        """The same, with more sinks; all are told a label, and of what comparison this is."""
         kept = [self._metrics] if self._metrics else []
         places: list[Sink] = [*kept, *self._sinks, *sinks] if self._writes else []
-        with Feed(places, self._about(label)) as self._feed:
+        with Feed(places, self._about(label, group)) as self._feed:
+            began = perf_counter() - self._seconds  # sinks may take their time to begin
             if self.step == 0 and self._checkpoints.every:
                 self.save()  # if there is no room for checkpoints, say so now
             if not self._stopped:
@@ -202,11 +201,11 @@ class Session:
                 )
         raise Diverged(f"the averaged model is not finite at step {record.step}: {self._rescue()}")
 
-    def _about(self, label: str) -> RunInfo:
+    def _about(self, label: str, group: str) -> RunInfo:
         path = self._folder.path if self._folder else None
-        return RunInfo(
-            label or (path.name if path else "run"), self.steps, self.step, self._settings, path
-        )
+        called = label or (path.name if path else "run")
+        asked = self._meter.asked
+        return RunInfo(called, self.steps, self.step, self._settings, path, asked, group)
 
     def _finish(self) -> Row:
         """Save the last step, the averaged model and the summary; the summary marks the end."""
@@ -222,7 +221,7 @@ class Session:
         summary = {
             "steps": self.step,
             "scale": self._settings.get("training.scale", 1.0),
-            **summarize(list(folder.rows()) if folder else self._all, ended),
+            **summarize(list(folder.rows()) if folder else self._all, ended, self._meter.asked),
             **(self._best.summary if self._best else {}),
         }
         if self._stopped and self.step < self.steps:

@@ -6,26 +6,27 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from torch import Tensor
-
-from partavg.backends.client_models import check_split
 from partavg.backends.description import Sections, flat
 from partavg.backends.simulate import Simulation
 from partavg.config import Checkpoints, Metrics
 from partavg.config_toml import dump_sections, flat_keys
+from partavg.data.convert import as_samples
+from partavg.data.ownership import Split, checked_split
+from partavg.data.samples import Samples
 from partavg.data.test_split import split_alike
 from partavg.engines.choose import Choice
-from partavg.folder import MADE_BY, RunFolder, write_text
+from partavg.evaluation import Asked
+from partavg.folder import MADE_BY, RunFolder
 from partavg.metrics.meter import Meter
-from partavg.metrics.metric import Row
-from partavg.metrics.moment import Samples
+from partavg.metrics.metric import Metric, Row
 from partavg.metrics.table import METRICS
 from partavg.session import Session, Stop
-from partavg.sinks.sink import Sink
+from partavg.sinks import sinks_of
+from partavg.sinks.sink import SinkLike
 
-TestSplit = Sequence[Tensor] | Literal["alike"] | None
+TestSplit = Sequence[Any] | Literal["alike"] | None
 """The test samples of each client; "alike" deals them like its training samples."""
 
 _FREE = ("engine.", "metrics.", "checkpoints.", f"{MADE_BY}.")
@@ -43,11 +44,11 @@ class SimulationRun(Session):
         simulation: Simulation,
         until: int,
         *,
-        test: Samples | None = None,
+        test: Any = None,
         test_split: TestSplit = None,
         every: int = 10,
-        metrics: Sequence[str] = (),
-        sinks: Sequence[Sink] = (),
+        metrics: Asked = (),
+        sinks: Sequence[SinkLike] = (),
         out: str | Path | None = None,
         resume: bool = False,
         force: bool = False,
@@ -63,18 +64,18 @@ class SimulationRun(Session):
                 f"stop = {stop!r} is no function of a row: give one that says whether to stop, or "
                 f"partavg.Patience"
             )
-        for metric in metrics:
-            METRICS.find(metric)
+        asked = METRICS.asked(metrics)
+        if best in METRICS and METRICS[best].sums and best not in (one.key for one in asked):
+            asked += METRICS.asked([best])
+        places = sinks_of(sinks)
         folder = _folder(out, resume=resume, best=best)
         self.finished = False
         """Whether it was finished before, so that nothing is left to train."""
-        dealt = _dealt(simulation, test, test_split)
-        options = Metrics(
-            evaluate_every=1,
-            discrepancy_every=1,
-            clients_every=0 if dealt is None else 1,
-            extra=tuple(metrics),
-        )
+        dtype = simulation.workers.params.dtype
+        known = None if test is None else as_samples(test, dtype=dtype)
+        dealt = _dealt(simulation, known, test_split)
+        every_row = 0 if dealt is None else 1
+        options = Metrics(evaluate_every=1, discrepancy_every=1, clients_every=every_row)
         checkpoints = Checkpoints(every=checkpoint_every if folder else 0, best=best)
         resuming = False
         if folder:
@@ -83,16 +84,24 @@ class SimulationRun(Session):
             resuming = resume and folder.exists
             if resuming:
                 simulation.use(_stored_engine(folder, simulation.engine))
-        sections = _sections(simulation, until, every, options, checkpoints)
+        sections = _sections(simulation, until, every, asked, checkpoints)
         train = simulation.samples if folder else None
         super().__init__(
             simulation,
             until,
-            Meter(simulation, options, until, train=train, test=test, test_split=dealt),
+            Meter(
+                simulation,
+                options,
+                until,
+                train=train,
+                test=known,
+                test_split=dealt,
+                asked=asked,
+            ),
             settings=flat(sections),
             folder=folder,
             checkpoints=checkpoints,
-            sinks=sinks,
+            sinks=places,
             every=every,
             stop=deepcopy(stop),  # which may remember what it saw of another run
         )
@@ -100,6 +109,7 @@ class SimulationRun(Session):
             self._go_on(folder, sections)
         elif folder:
             folder.write_start(dump_sections(sections), _environment(simulation))
+            folder.write_metrics(asked)
             folder.write_split(_label_counts(simulation))
 
     @property
@@ -125,10 +135,26 @@ class SimulationRun(Session):
             )
         with in_python():
             self.restore()
-        self.finished = folder.finished and self.steps == steps
-        if self.steps > steps:
-            folder.summary_path.unlink(missing_ok=True)
-            write_text(folder.config_path, dump_sections(sections))
+            self.finished = folder.finished and self.steps == steps
+            if self.steps > steps:
+                folder.reopen(dump_sections(sections), self.step)
+
+
+def _dealt(simulation: Simulation, test: Samples | None, given: TestSplit) -> Split | None:
+    """The test samples of each client, where clients are measured."""
+    if given is None and not (simulation.local and test):
+        return None
+    if test is None:
+        raise ValueError("test_split needs samples to deal: give test, too")
+    if isinstance(given, str) and given != "alike":
+        raise ValueError(
+            f"test_split = {given!r} is not known: use alike, or the indices of each client's "
+            f"samples"
+        )
+    if given is None or isinstance(given, str):
+        return split_alike(simulation.samples.classes, simulation.split, test.classes)
+    clients = len(simulation.split)
+    return checked_split(given, test.size, clients, "test_split", may_be_empty=True)
 
 
 @contextmanager
@@ -139,24 +165,6 @@ def in_python() -> Iterator[None]:
     except ValueError as error:
         said = re.sub(r"--(resume|force)\b", r"\1=True", str(error)).replace("--out", "out")
         raise ValueError(said) from None
-
-
-def _dealt(
-    simulation: Simulation, test: Samples | None, given: TestSplit
-) -> Sequence[Tensor] | None:
-    """The test samples of each client, where clients are measured."""
-    if given is None and not (simulation.local and test):
-        return None
-    if test is None:
-        raise ValueError(f"test_split = {given!r} needs samples to deal: give test, too")
-    if isinstance(given, str) and given != "alike":
-        raise ValueError(
-            f"test_split = {given!r} is not known: use alike, or a tensor of indices per client"
-        )
-    if given is None or isinstance(given, str):
-        return split_alike(simulation.samples.targets, simulation.split, test[1])
-    check_split(given, len(simulation.split), len(test[1]))
-    return given
 
 
 def _folder(out: str | Path | None, *, resume: bool, best: str) -> RunFolder | None:
@@ -170,12 +178,16 @@ def _folder(out: str | Path | None, *, resume: bool, best: str) -> RunFolder | N
 
 
 def _sections(
-    simulation: Simulation, until: int, every: int, options: Metrics, checkpoints: Checkpoints
+    simulation: Simulation,
+    until: int,
+    every: int,
+    asked: Sequence[Metric],
+    checkpoints: Checkpoints,
 ) -> Sections:
     """All that config.toml says of it."""
     sections = {name: dict(values) for name, values in simulation.settings.items()}
     sections["training"]["steps"] = until
-    extra = {"extra": list(options.extra)} if options.extra else {}
+    extra = {"extra": [metric.key for metric in asked]} if asked else {}
     return {
         **sections,
         "metrics": {"every": every, **extra},
@@ -202,10 +214,8 @@ def _stored_engine(folder: RunFolder, chosen: Choice) -> Choice:
 
 def _label_counts(simulation: Simulation) -> list[list[int]]:
     """How many samples of each class each worker owns; none where there are no classes."""
-    labels = simulation.samples.targets
-    if not isinstance(labels, Tensor) or labels.ndim != 1 or labels.dtype.is_floating_point:
-        return []
-    if not len(labels) or int(labels.min()) < 0:
+    labels = simulation.samples.labels
+    if labels is None or int(labels.min()) < 0:
         return []
     known, classes = labels.cpu(), int(labels.max()) + 1
     return [known[own].bincount(minlength=classes).tolist() for own in simulation.split]

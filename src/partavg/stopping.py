@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from types import FrameType
 
+from partavg.metrics import MetricFailed
 from partavg.session import Session
 from partavg.sinks.sink import Sink
 
@@ -43,12 +44,16 @@ def stop_request() -> Iterator[StopRequest]:
 
 
 def train_session(
-    session: Session, label: str, sinks: Sequence[Sink], request: StopRequest
+    session: Session, label: str, sinks: Sequence[Sink], request: StopRequest, group: str = ""
 ) -> None:
     """Train a session to its end; save it and raise Stopped if any process is asked to stop."""
     session.processes.asks = lambda: request.made
-    with closing(session.train(label, sinks)) as rows:
-        for row in rows:
-            if session.processes.stopping and row["step"] < session.steps:
-                session.save()
-                raise Stopped
+    with closing(session.train(label, sinks, group)) as rows:
+        try:
+            for row in rows:
+                if session.processes.stopping and row["step"] < session.steps:
+                    session.save()
+                    raise Stopped
+        except MetricFailed as error:
+            session.processes.note(str(error))  # the others will know why this one left
+            raise

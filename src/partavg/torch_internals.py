@@ -5,7 +5,9 @@ what it falls back on, and tests take each thing away to see it do so.
 """
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -58,6 +60,60 @@ def dropouts() -> tuple[type[nn.Module], ...]:
     """Dropout layers, likewise."""
     plain = nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d
     return *plain, nn.AlphaDropout, nn.FeatureAlphaDropout, *_base(dropout, "_DropoutNd")
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether torch.compile made it; without that name, it is taken for an ordinary module."""
+    return hasattr(module, "_orig_mod")
+
+
+def hooked_norm(layer: nn.Module) -> str:
+    """The norm that an old hook computes the layer's weight with; "" if none, or none is seen."""
+    names = {"WeightNorm": "weight_norm", "SpectralNorm": "spectral_norm"}
+    for hook in getattr(layer, "_forward_pre_hooks", {}).values():
+        if type(hook).__module__.startswith("torch.nn.utils."):
+            return names.get(type(hook).__name__, "")
+    return ""
+
+
+@contextmanager
+def random_calls() -> Iterator[list[str]]:
+    """The operations that draw from torch's generators, also in a backward pass.
+
+    None is seen where torch lets nobody see them.
+    """
+    seen: list[str] = []
+    try:
+        from torch.utils._python_dispatch import TorchDispatchMode
+    except ImportError:
+        yield seen
+        return
+
+    class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if torch.Tag.nondeterministic_seeded in func.tags:
+                seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    with Watching():  # type: ignore[no-untyped-call]
+        yield seen
+
+
+def body_of(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of torch.nn.functional without its question whether somebody overrides it.
+
+    A mode that runs it again with itself switched on then sees the calls inside it. Where the
+    question goes by another name, the function itself.
+    """
+    known = getattr(function, "__globals__", {})
+    if "has_torch_function" not in known:
+        return function
+    own = {**known, "has_torch_function": lambda tensors: False}
+    body = FunctionType(function.__code__, own, function.__name__, function.__defaults__)
+    body.__kwdefaults__ = function.__kwdefaults__
+    return body
 
 
 def _base(module: Any, name: str) -> tuple[type[nn.Module], ...]:

@@ -1,6 +1,5 @@
 """Clients' own models on their own samples: all at once is each by itself."""
 
-from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
@@ -13,15 +12,17 @@ from torch.nn import functional as F
 from partavg import Schedule, Simulation, iid
 from partavg.backends import client_models
 from partavg.backends.client_models import evaluate_each
+from partavg.data.samples import Samples
 from partavg.evaluation import evaluate
+from partavg.scores.mean_loss import MeanLoss
 
 CLIENTS = 7
 
 
-def samples(count: int = 90) -> tuple[Tensor, Tensor]:
+def samples(count: int = 90) -> Samples:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(count, 5, generator=generator).double()
-    return x, (x.sum(1) > 0).long()
+    return Samples(x, (x.sum(1) > 0).long())
 
 
 def split(count: int = 90) -> list[Tensor]:
@@ -77,7 +78,9 @@ def test_together_is_one_by_one(middle: type[nn.Linear], local: str, most: int) 
     mine = own(net, LOCALS[local])
     x, y = samples()
     with patch.object(client_models, "_SAMPLES", most):
-        found = evaluate_each(net, mine, F.cross_entropy, (x, y), split(), lambda x: 2 * x)
+        found = evaluate_each(
+            net, mine, MeanLoss(F.cross_entropy), Samples(x, y), split(), lambda x: 2 * x
+        )
     for client, indices in enumerate(split()):
         if not len(indices):
             assert found[client] is None
@@ -97,7 +100,7 @@ def test_few_passes_are_enough(local: str) -> None:
     net = network(nn.Linear)
     passes = []
     net[0].register_forward_hook(lambda *_: passes.append(1))
-    evaluate_each(net, own(net, LOCALS[local]), F.cross_entropy, samples(), split())
+    evaluate_each(net, own(net, LOCALS[local]), MeanLoss(F.cross_entropy), samples(), split())
     assert len(passes) == 2, "all clients, and one alone to compare"
 
 
@@ -106,17 +109,11 @@ def test_outputs_of_any_kind() -> None:
         return F.mse_loss(outputs[0][:, 0], targets.double())
 
     net, (x, y) = network(Several), samples()
-    with pytest.MonkeyPatch.context() as patched:  # what a metric makes of them is another matter
-        patched.setattr(client_models, "evaluate", mean_loss_only)
-        found = evaluate_each(net, {}, loss, (x, y), split())
+    found = evaluate_each(net, {}, MeanLoss(loss), Samples(x, y), split())
     for each, indices in zip(found, split(), strict=True):
         if each is not None:
-            assert each == pytest.approx(float(loss(net(x[indices]), y[indices])))
-
-
-def mean_loss_only(module: nn.Module, loss: Callable[..., Tensor], given: Any, seen: Any) -> float:
-    inputs, targets = given
-    return float(loss(module(seen(inputs)), targets))
+            assert each.loss == pytest.approx(float(loss(net(x[indices]), y[indices])))
+            assert each.accuracy is None
 
 
 def test_without_local_parameters_it_is_the_averaged_model() -> None:
@@ -141,8 +138,8 @@ def test_a_split_of_others_is_refused() -> None:
         nn.Linear(5, 2).double(), F.cross_entropy, (x, y), iid(y, CLIENTS, 0),
         schedule=Schedule.partial(3), lr=0.1,
     )  # fmt: skip
-    with pytest.raises(ValueError, match="gives samples to 2 clients, and there are 7"):
+    with pytest.raises(ValueError, match="the split is for 2 workers, not 7"):
         made.evaluate_clients((x, y), split()[:2])
     for wrong in (torch.tensor([90]), torch.tensor([-1]), torch.ones(3), torch.ones(1, 1).long()):
-        with pytest.raises(ValueError, match="client 1 has no tensor of indices below 90"):
+        with pytest.raises(ValueError, match="the split: worker 1 owns"):
             made.evaluate_clients((x, y), [split()[1], wrong, *split()[2:]])

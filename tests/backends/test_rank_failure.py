@@ -65,6 +65,15 @@ def test_a_process_that_ended_is_named_at_once(rolls: list[RollCall]) -> None:
     assert not ask(rolls[3]).speaks, "one is enough"
 
 
+def test_a_process_that_said_why_it_leaves_is_quoted(
+    rolls: list[RollCall], store: HashStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(losing, "monotonic", Clock(store, rank1="working", rank2="working"))
+    rolls[0].close()
+    rolls[0].note("metric 'odd' failed at step 7")
+    assert str(ask(rolls[3])).endswith("was lost at step 7: metric 'odd' failed at step 7")
+
+
 def test_a_process_that_does_not_answer_is_lost(
     rolls: list[RollCall], store: HashStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

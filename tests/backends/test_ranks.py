@@ -34,6 +34,8 @@ PLAIN: dict[str, dict[str, Any]] = {
     "periodic": {"schedule": Schedule.periodic(3)},
     "synchronous": {"schedule": Schedule.synchronous()},
     "weighted": {"weights": "samples"},
+    "weighted one by one": {"weights": [3.0, 1.0, 0.5, 2.0, 1.0, 0.0, 4.0]},
+    "in host memory": {"store": "host", "participation": Participation(WORKERS, 4, 3, "permute")},
     "chunks": {"engine": "vmapped", "chunk": 2},
     "auto": {"engine": "auto"},
     "one row each": {"participation": Participation(WORKERS, 3, 2, "none"), "solver": FedProx()},

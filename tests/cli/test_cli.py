@@ -40,9 +40,22 @@ def test_a_finished_run_is_kept(recipe: Path, tmp_path: Path) -> None:
         "partavg: out holds a finished run: use --force to overwrite it or another --out\n"
     )
     again = partavg("run", recipe, "--out", "out", "--resume", cwd=tmp_path)
-    assert again.stdout == "out is finished already\n"
+    assert again.stdout == "out is finished already; a larger budget would go on\n"
     partavg("run", recipe, "--out", "out", "--force", cwd=tmp_path)
     assert files(tmp_path / "out") == before
+
+
+def test_a_finished_run_goes_on_with_a_larger_budget(recipe: Path, tmp_path: Path) -> None:
+    partavg("run", recipe, "--out", "out", cwd=tmp_path)
+    longer = ("--set", "training.steps=18")
+    done = partavg("run", recipe, *longer, "--out", "out", "--resume", cwd=tmp_path)
+    assert "step 18/18" in done.stdout
+    assert "18 steps" in (tmp_path / "out/report.html").read_text()
+    partavg("run", recipe, *longer, "--out", "whole", cwd=tmp_path)
+    assert files(tmp_path / "out") == files(tmp_path / "whole")
+    shorter = ("--set", "training.steps=4", "--out", "out", "--resume")
+    refused = partavg("run", recipe, *shorter, cwd=tmp_path, code=2)
+    assert "out has a budget of 18 steps, 4 are fewer" in refused.stderr
 
 
 @pytest.mark.parametrize(
@@ -51,7 +64,10 @@ def test_a_finished_run_is_kept(recipe: Path, tmp_path: Path) -> None:
         (["--set", "averaging.intervall=8"], "did you mean 'averaging.interval'?"),
         (["--set", "averaging.parts=3"], "interval 4 cannot be cut into 3 parts"),
         (["--set", "training.workers=0"], "training.workers = 0: input should be greater"),
-        (["--set", "training.workers=20000"], "20000 workers cannot share 12000 samples"),
+        (
+            ["--set", "training.workers=20000"],
+            "20000 workers cannot own 10 of 12000 samples each: use at most 1200",
+        ),
         (["--set", "split.alpha=0"], "alpha 0.0 is not a number above 0"),
         (["--set", "averaging.partition=layer"], "cannot fill 4 parts: the model has 2 layers"),
         (["--set", "training.lr=fast"], 'training.lr = "fast": input should be a valid number'),
@@ -198,5 +214,21 @@ def test_bars_in_a_terminal(recipe: Path, tmp_path: Path) -> None:
     text = seen.decode()
     assert "━" in text
     assert "12/12" in text
-    assert "discrepancy" in text
+    assert "messages" in text
     assert "\x1b[" in text
+
+
+def test_a_run_says_what_it_measured_and_no_more() -> None:
+    """As one without a test set, or a regression, would end."""
+    from partavg.cli.commands.run import _sentence
+    from partavg.metrics.table import METRICS
+
+    whole = {"accuracy": 0.5, "train_loss": 1.0, "peak_discrepancy": 2.0, "bytes": 3_000_000,
+             "messages": 4, "seconds": 5.0, "timings": {"data": 1.0, "engine": 3.0}}  # fmt: skip
+    assert _sentence(whole, METRICS["accuracy"], "") == (
+        "accuracy of u_K 50.00 %, training loss 1.000, peak discrepancy 2, 3.0 MB sent per worker, "
+        "4 messages, 5.0 s, data 25 %, engine 75 %"
+    )
+    assert _sentence({"bytes": 0}, None, "scaled") == "scaled, 0.0 MB sent per worker"
+    assert _sentence({"timings": {"data": 0.0}}, None, "") == "data 0 %"
+    assert _sentence({}, None, "") == "finished"

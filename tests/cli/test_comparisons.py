@@ -1,5 +1,6 @@
 """`partavg compare` as a person uses it."""
 
+import json
 import re
 import signal
 from pathlib import Path
@@ -28,6 +29,18 @@ def test_compare(recipe: Path, tmp_path: Path) -> None:
     assert "<svg" in (out / "report.html").read_text()
     configs = [path.read_text() for path in out.glob("*/config.toml")]
     assert all('name = "vmapped"' in text for text in configs)
+
+
+def test_all_runs_of_a_comparison_go_on_with_a_larger_budget(recipe: Path, tmp_path: Path) -> None:
+    arguments = ("compare", recipe, "--schemes", "periodic,partial", "--out", "out")
+    partavg(*arguments, cwd=tmp_path)
+    done = partavg(*arguments, "--resume", "--set", "training.epochs=0.01", cwd=tmp_path, code=2)
+    assert "has a budget of 12 steps, 8 are fewer" in done.stderr
+    done = partavg(*arguments, "--resume", "--set", "training.steps=18", cwd=tmp_path)
+    for scheme in ("periodic", "partial"):
+        assert f"{scheme}: step 18/18" in done.stdout
+        summary = json.loads((tmp_path / "out" / f"{scheme}-seed0" / "summary.json").read_text())
+        assert summary["steps"] == 18
 
 
 def test_compare_without_a_recipe_is_the_demo(tmp_path: Path) -> None:
@@ -72,9 +85,16 @@ def test_an_interrupted_comparison_goes_on(recipe: Path, tmp_path: Path) -> None
         (["--schemes", "partial,3-parts"], "interval 4 cannot be cut into 3 parts"),
         (["--set", "averaging.partition=layer"], "cannot fill 4 parts"),
         (["--resume"], "--resume needs --out"),
+        (["--set", "averaging.interval=8", "--set", "averaging.parts=4"],
+         "averaging.parts=4 would be taken by no run: averaging.parts is what a scheme sets (pe"),
+        (["--schemes", "synchronous", "--set", "averaging.interval=8"],
+         "averaging.interval=8 would be taken by no run"),
+        (["--set", "training.steps=8", "--set", "training.epochs=1"], "are two budgets: set one"),
+        (["--set", "solver.momentum=0.5", "--set", "solver.name=scaffold"],
+         "unknown key 'solver.momentum'"),
         (["--set", "model.batch_norm=true", "--set", "training.batch=1"], "more than 1 value per"),
     ],
-)
+)  # fmt: skip
 def test_bad_comparisons(recipe: Path, tmp_path: Path, arguments: list[str], sentence: str) -> None:
     done = partavg("compare", recipe, *arguments, cwd=tmp_path, code=2)
     assert sentence in done.stderr
@@ -93,3 +113,24 @@ def test_a_scheme_that_diverges_does_not_stop_the_others(recipe: Path, tmp_path:
     assert re.search(r"wild +– +–", done.stdout)
     assert re.search(r"partial +\d\d\.\d\d ", done.stdout)
     assert "unfinished, step" in (tmp_path / "o/report.html").read_text()
+
+
+def test_comparisons_in_one_folder_are_shown_together(recipe: Path, tmp_path: Path) -> None:
+    partavg("compare", recipe, "--schemes", "periodic,partial", "--out", "ov", cwd=tmp_path)
+    done = partavg("compare", recipe, "--schemes", "synchronous", "--out", "ov", cwd=tmp_path)
+    for scheme in ("periodic", "partial", "synchronous"):
+        assert re.search(rf"^  {scheme} +\d", done.stdout, re.MULTILINE), done.stdout
+    assert "partial averaging ended" in done.stdout, "the verdict is of all of them"
+    page = (tmp_path / "ov/report.html").read_text()
+    assert "<h1>Comparison of periodic, partial and synchronous</h1>" in page
+    other = ("--schemes", "2-parts", "--set", "training.steps=4", "--out", "ov")
+    done = partavg("compare", recipe, *other, cwd=tmp_path)
+    assert "3 more schemes are of another task or budget" in done.stdout
+    assert not re.search(r"^  partial ", done.stdout, re.MULTILINE), "not in one table"
+    assert "2-parts ended with the accuracy" in done.stdout
+    assert "2-parts" in (tmp_path / "ov/report.html").read_text()
+    refused = partavg("run", recipe, "--out", "ov", "--force", cwd=tmp_path, code=2)
+    assert "ov holds other runs, as 2-parts-seed0, and a run there would hide" in refused.stderr
+    (tmp_path / "ov/report.html").write_text("my own page")
+    refused = partavg("compare", recipe, *other, "--resume", cwd=tmp_path, code=2)
+    assert "ov/report.html is no report of partavg" in refused.stderr

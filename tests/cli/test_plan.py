@@ -63,6 +63,23 @@ def test_synchronous_training_is_named_once() -> None:
     assert plan(*ISSUE, "--interval", "1").output.count("\n  synchronous") == 1
 
 
+def test_numbers_that_are_there_are_kept_unless_forced(tmp_path: Path) -> None:
+    kept = tmp_path / "plan.json"
+    kept.write_text("precious")
+    refused = plan(*ISSUE, "--json", kept)
+    assert refused.exit_code == 2
+    assert "plan.json is there already: name another file, or use --force" in refused.output
+    assert kept.read_text() == "precious"
+    assert plan(*ISSUE, "--json", kept, "--force").exit_code == 0
+
+
+def test_overlapping_that_saves_nothing_is_said_so() -> None:
+    """On a fast network there is next to nothing to hide."""
+    small = ["--parameters", "1000", "--step-ms", "1000", "--bandwidth", "10Gbit", "--workers", "4"]
+    assert "overlapping would save nothing" in plan(*small).output
+    assert re.search(r"would save no more than \d %", plan(*ISSUE, "--step-ms", "30000").output)
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [

@@ -68,6 +68,29 @@ def test_reproducing_rows_of_a_table(root: Path, tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("step-*.pt")), "large models would fill the disk"
 
 
+def test_reproductions_in_one_folder_are_shown_together(root: Path, tmp_path: Path) -> None:
+    common = ["--scale", 0.01, "--data", root, "--out", "out", *SMALL]
+    for row in ("table1/imdb-interval2", "table1/imdb-interval4"):
+        partavg("reproduce", row, *common, cwd=tmp_path)
+    with (tmp_path / "out" / "results.csv").open() as file:
+        cells = [(cell["recipe"], cell["scheme"]) for cell in csv.DictReader(file)]
+    assert cells == [
+        (f"table1/imdb-interval{interval}", scheme)
+        for interval in (2, 4)
+        for scheme in ("periodic", "partial")
+    ]
+    page = (tmp_path / "out" / "report.html").read_text()
+    for words in ("table1/imdb-interval2 partial", "table1/imdb-interval4 partial"):
+        assert words in page
+    assert re.search(
+        r"imdb-interval2</th><td>partial</td><td>89.22 ± 0.1</td><td>[\d.]+</td>", page
+    )
+    (tmp_path / "out" / "results.csv").write_text("my,own,numbers\n")
+    again = ["table1/imdb-interval2", *common, "--resume"]
+    refused = partavg("reproduce", *again, cwd=tmp_path, code=2)
+    assert "out/results.csv is no table of results of partavg" in refused.stderr
+
+
 @pytest.mark.slow
 def test_a_reproduction_that_was_stopped_goes_on(root: Path, tmp_path: Path) -> None:
     arguments = [

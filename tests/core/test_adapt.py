@@ -42,7 +42,9 @@ def test_post_local() -> None:
         (0.25, 1.0, 8),  # 16 √¼
         (0.06, 1.0, 4),  # 16 √0.06 = 3.92
         (0.9, 1.0, 8),  # 16 √0.9 = 15.2, rounded up 16, does not shrink: half
-        (0.25, 0.25, 8),  # a lower rate asks for 16: half
+        (0.25, 0.25, 16),  # a lower rate asks for 16 √(4 · ¼)
+        (0.25, 0.1, 26),  # 16 √(10 · ¼) = 25.3: longer than before, as in the paper
+        (0.25, 0.0, 16),  # no rate at all says nothing
     ],
 )
 def test_adacomm(loss: float, lr: float, expected: int) -> None:
@@ -56,7 +58,7 @@ def test_adacomm(loss: float, lr: float, expected: int) -> None:
     for _ in range(16):
         policy.see(notes, torch.tensor(loss), 1.0)
     after = policy.next(notes, 32, given, given, lr)
-    assert after == Schedule(expected, 1, start=32)
+    assert after == (given if expected == 16 else Schedule(expected, 1, start=32))
     assert mean > loss, "losses of the first cycle are forgotten"
 
 
@@ -68,6 +70,18 @@ def test_adacomm_waits_for_the_end_of_a_warm_up() -> None:
     for _ in range(4):
         policy.see(notes, torch.tensor(0.5), 0.5)
     assert policy.next(notes, 8, given, given, 0.5).interval == 2, "full rate: η₀/η is 1"
+
+
+def test_adacomm_lengthens_once_after_a_decay_and_halves_again_at_the_new_rate() -> None:
+    given, policy, notes = Schedule.periodic(4), AdaComm(block=1), {}
+    now, step, seen = given, 0, []
+    for loss, lr, following in [(1.0, 1.0, 1.0), (0.5, 1.0, 0.1), (0.5, 0.1, 0.1)]:
+        for _ in range(now.interval):
+            policy.see(notes, torch.tensor(loss), lr)
+            step += 1
+        now = policy.next(notes, step, now, given, following)
+        seen.append(now.interval)
+    assert seen == [2, 9, 4], "half of 4; 4 √(10 · ½) = 8.9; half of 9"
 
 
 def test_adacomm_ends_with_synchronous_averaging() -> None:
@@ -84,16 +98,17 @@ def test_adacomm_ends_with_synchronous_averaging() -> None:
 
 
 def test_fedlama_sorts_parts_by_discrepancy_per_parameter() -> None:
-    assert _least([10.0, 1.0, 10.0], [10, 100, 10]) == {1}, "large and calm"
-    assert _least([1.0, 1.0, 1.0, 1.0], [1, 1, 1, 1]) == {0}, "until the shares cross"
-    assert _least([0.0, 0.0], [5, 5]) == {0}
+    assert _least([10.0, 1.0, 10.0], [10, 100, 10]) == {0, 1}, "large and calm, and the next"
+    assert _least([4.0, 3.0, 2.0, 1.0], [1, 1, 1, 1]) == {1, 2, 3}, "0.1 < ¾, 0.3 < ½, 0.6 > ¼"
+    assert _least([1.0, 1.0, 1.0, 1.0], [1, 1, 1, 1]) == {0, 1}, "until the shares meet"
+    assert _least([0.0, 0.0], [5, 5]) == {0, 1}, "nobody differs"
     given, policy = Schedule.partial(3), FedLAMA(phi=2)
     notes = {"apart": torch.tensor([10.0, 1.0, 10.0]), "sizes": [10, 100, 10]}
     assert policy.next(notes, 3, given, given, 0.1) == given
     after = policy.next(notes, 6, given, given, 0.1)
-    assert after == Schedule(3, 3, start=6, multiples=(1, 2, 1))
+    assert after == Schedule(3, 3, start=6, multiples=(2, 2, 1))
     due = [part for step in range(7, 13) for part in after(step)]
-    assert sorted(due) == [0, 0, 1, 2, 2]
+    assert sorted(due) == [0, 1, 2, 2]
 
 
 @pytest.mark.parametrize(

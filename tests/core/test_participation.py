@@ -10,13 +10,16 @@ from hypothesis import strategies as st
 from tests.problems import LAYOUT, Quadratic, plan, quadratic_batches, start
 from torch import Tensor
 
+from partavg.core.abilities import Abilities
 from partavg.core.average import alone
 from partavg.core.exchange import redistribute_
 from partavg.core.loop import Batch, Gradients, train
 from partavg.core.participation import Participation
 from partavg.core.plan import Plan
 from partavg.core.schedule import Schedule
+from partavg.core.solver import Solver, State, Sync
 from partavg.core.workers import Workers
+from partavg.solvers.outer import Outer
 from partavg.solvers.sgd import SGD
 
 CLIENTS, STEPS, LR, MOMENTUM = 6, 25, 0.1, 0.9
@@ -99,6 +102,45 @@ def test_training_is_the_textbooks(
     torch.testing.assert_close(
         trained(schedule, who, weights).params, expected, rtol=1e-12, atol=1e-12
     )
+
+
+class HalfWay(SGD):
+    """Goes half of the way to the mean."""
+
+    abilities = Abilities(keeps_apart=True)
+
+    def decode_(self, rows: Tensor, total: Tensor, state: State, sync: Sync) -> None:
+        rows.lerp_(total.expand_as(rows), 0.5)
+
+
+@pytest.mark.parametrize("solver", [Outer(keep=0.5), Outer(SGD(), keep=0.3), HalfWay()])
+@pytest.mark.parametrize("delay", [0, 2])
+@pytest.mark.parametrize("every", [4, 5])
+def test_workers_that_are_kept_apart_are_the_same_when_clients_take_the_average(
+    solver: Solver, delay: int, every: int
+) -> None:
+    schedule, who = Schedule(4, 2), Participation(CLIENTS, 3, every, "average")
+    made = planned(schedule, who)
+    made = Plan(
+        schedule, made.partition, made.buffer_parts, made.weights, participation=who, delay=delay
+    )
+    workers = start(solver, 2, torch.ones(3, LAYOUT.size, dtype=torch.float64))
+    all_batches = quadratic_batches(CLIENTS, LAYOUT.size)
+
+    def batches(step: int) -> Batch:
+        return Batch(*(tensor[torch.tensor(who(step))] for tensor in all_batches(step)))
+
+    for _ in train(
+        workers, Quadratic(), batches, plan=made, solver=solver, lr=lambda k: 0.1, until=every
+    ):
+        pass
+    mean, sent, late = made.weights_at(every) @ workers.params, workers.bytes, bool(workers.pending)
+    assert workers.params.std(0).max() > 1e-3
+    redistribute_(workers, made, solver, alone, who)
+    assert workers.params.std(0).max() < 1e-12
+    assert workers.bytes == sent + LAYOUT.size * 8, "all of the model, once"
+    if not late:
+        torch.testing.assert_close(workers.params[0], mean)
 
 
 @given(st.integers(1, 40), st.integers(0, 7), st.integers(0, 5), st.data())

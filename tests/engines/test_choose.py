@@ -6,9 +6,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from partavg import Schedule, Simulation
 from partavg.core.loop import Batch, Engine
 from partavg.engines import choose as choosing
-from partavg.engines.choose import Rows, choose
+from partavg.engines.choose import Rows, check_engine, choose
 from partavg.engines.fused import Fused
 from partavg.engines.looped import Looped
 from partavg.engines.model import RowModel
@@ -126,7 +127,7 @@ def test_one_worker_works() -> None:
     ("module", "why"),
     [
         (Branch(), "data-dependent control flow"),
-        (Noise(), "its gradients differ from looped"),
+        (Noise(), "it draws random numbers from torch by itself"),
     ],
 )
 def test_what_vmap_cannot_do_falls_back_to_looped_and_says_why(module: nn.Module, why: str) -> None:
@@ -218,9 +219,40 @@ def test_too_little_memory_for_a_large_pass_means_a_smaller_one(
 
 
 def test_a_users_own_mistake_is_not_hidden() -> None:
-    """A model that fails in every engine fails with its own error."""
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+    """A model that fails in every engine fails with its own error, which says where it was."""
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as error:
         choose("auto", 0, *case(nn.Linear(4, 3), 4))
+    assert error.value.__notes__ == [
+        "raised in the model's forward pass on inputs torch.float32 [4, 5], "
+        "when partavg tried the first batch of a worker"
+    ]
+    with pytest.raises(IndexError, match="out of bounds") as error:
+        choose("auto", 0, *case(nn.Linear(5, 1), 4))
+    assert "in the loss of the model's outputs and targets torch.int64 [4]" in str(
+        error.value.__notes__
+    )
+
+
+@pytest.mark.parametrize(
+    ("engine", "chunk", "precision", "sentence"),
+    [
+        ("turbo", 0, "auto", "engine = 'turbo' is not known: use auto, looped, vmapped, fused"),
+        ("fuse", 0, "auto", r"engine = 'fuse' is not known: did you mean 'fused'\?"),
+        (None, 0, "auto", "engine = 'None' is not known"),
+        ("auto", -1, "auto", "chunk = -1 is no number of workers"),
+        ("auto", 1.5, "auto", "chunk = 1.5 is no number of workers"),
+        ("auto", True, "auto", "chunk = True is no number of workers"),
+        ("auto", 0, "bf6", r"precision = 'bf6' is not known: did you mean 'bf16'\?"),
+    ],
+)
+def test_what_is_no_engine_is_refused(engine, chunk, precision, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        check_engine(engine, chunk, precision)
+    with pytest.raises(ValueError, match=sentence):
+        Simulation(
+            nn.Linear(5, 3), F.cross_entropy, (), [], schedule=Schedule.periodic(1), lr=0.1,
+            engine=engine, chunk=chunk, precision=precision,
+        )  # fmt: skip
 
 
 def test_trying_changes_nothing() -> None:

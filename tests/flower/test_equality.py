@@ -44,6 +44,13 @@ OTHERS: dict[str, dict[str, Any]] = {
     "adamw": {"solver.name": "adamw"},
     "shuffled parts": {"averaging.shuffle": True, "training.steps": 16},
     "blocks": {"averaging.partition": "blocks"},
+    "momentum and a rate that decays": {
+        "solver.name": "scaffold",
+        "solver.base.momentum": 0.9,
+        "solver.base.nesterov": True,
+        "lr_schedule.name": "step",
+        "lr_schedule.at": "[3, 6]",
+    },
     "a learning rate that decays": {"lr_schedule.name": "step", "lr_schedule.at": "[3, 6]"},
 }
 

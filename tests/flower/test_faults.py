@@ -317,3 +317,12 @@ def test_a_client_with_another_model_cannot_join(
         rows = list(server(grid))
     assert rows[-1]["clients"] == [0, 1]
     assert "client 2 has another model, partition or solver" in caplog.text
+
+
+def test_files_of_no_run_are_not_overwritten(tmp_path: Path) -> None:
+    theirs = tmp_path / "run" / "metrics.jsonl"
+    theirs.parent.mkdir()
+    theirs.write_text("precious")
+    with pytest.raises(ValueError, match=r"would be overwritten, but .* use another flower.folder"):
+        server(federation(tmp_path, QUICK))
+    assert theirs.read_text() == "precious"

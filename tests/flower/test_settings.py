@@ -1,12 +1,21 @@
 """Settings of an app: the keys of a recipe, checked alike."""
 
+import json
+import math
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.flower.federation import BASE
-from tests.outside import registered
+import torch
+from tests.flower.federation import BASE, federation, server
+from tests.outside import plain_sum, registered
+from torch import nn
+from torch.nn import functional as F
 
-from partavg import build
+from partavg import Aggregate, build
+from partavg.core.aggregate import weighted_sum
+from partavg.flower.aggregation import aggregated
+from partavg.flower.protocol import encode
 from partavg.flower.settings import Settings
 
 TURNS = {"participation.fraction": 0.67, "participation.every": 4}
@@ -29,6 +38,15 @@ def test_the_text_of_the_settings_names_what_decides_the_run() -> None:
     assert "[averaging]\ninterval = 4" in text
     assert 'job = "test"' in text
     assert "[data]" not in text
+
+
+def test_names_can_be_those_of_a_module() -> None:
+    mine = {"solver.name": "tests.outside:FedDyn", "solver.alpha": 0.3}
+    settings = Settings.read({**BASE, **mine, "averaging.partition": "tests.outside:thirds"})
+    assert build.solver(settings.config).alpha == 0.3
+    assert 'name = "tests.outside:FedDyn"' in settings.dump()
+    with pytest.raises(ValueError, match="has no 'FedDin': did you mean 'FedDyn'"):
+        Settings.read({**BASE, "solver.name": "tests.outside:FedDin"})
 
 
 @pytest.mark.parametrize(
@@ -57,11 +75,77 @@ def test_the_text_of_the_settings_names_what_decides_the_run() -> None:
             {**TURNS, "participation.redistribution": "none", "solver.name": "fedprox"},
             "use permute or average",
         ),
+        (
+            {
+                **TURNS,
+                "participation.redistribution": "average",
+                "solver.name": "diloco",
+                "solver.keep": 0.5,
+            },
+            "keeps clients apart, and participation.redistribution = 'average' makes them the same",
+        ),
     ],
 )
 def test_mistakes_are_named(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence.replace("(", r"\(")):
         Settings.read({**BASE, **changes})
+
+
+def test_whole_numbers_that_halves_cannot_count_are_refused() -> None:
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4)).bfloat16()
+
+    for buffers in ("part", "every"):
+        settings = Settings.read({**BASE, "averaging.buffers": buffers})
+        with pytest.raises(ValueError, match=r"cannot be counted in messages of torch.bfloat16"):
+            settings.agreement(model, F.mse_loss, torch.device("cpu"))
+    settings = Settings.read({**BASE, "averaging.buffers": "local"})
+    assert settings.agreement(model, F.mse_loss, torch.device("cpu")).buffer_spans == ()
+
+
+def test_models_that_differ_in_whole_numbers_do_not_agree() -> None:
+    def model(number: int) -> nn.Module:
+        made = nn.Linear(2, 2)
+        made.register_buffer("table", torch.tensor([number]))
+        return made
+
+    settings, device = Settings.read({**BASE, "averaging.parts": 1}), torch.device("cpu")
+    one, two, same = (
+        settings.agreement(lambda n=n: model(n), F.mse_loss, device).digest() for n in (1, 2, 1)
+    )
+    assert one == same != two
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("aggregate", [weighted_sum, plain_sum])
+def test_messages_of_halves_are_summed_in_float32(dtype: torch.dtype, aggregate: Aggregate) -> None:
+    """Seven equal messages stay what they are; others are rounded once."""
+    settings = Settings.read({**BASE, "averaging.parts": 1})
+    agreement = settings.agreement(
+        lambda: nn.Linear(30, 2).to(dtype), F.mse_loss, torch.device("cpu"), aggregate
+    )
+    mirror, sections = agreement.start(), agreement.sections("part", 0)
+    message, weights = encode(mirror, agreement, sections), dict.fromkeys(range(7), 1 / 7)
+    assert message.dtype == dtype
+    equal = dict.fromkeys(weights, message)
+    assert torch.equal(aggregated(equal, weights, agreement, mirror, sections, 1), message)
+    others = {client: (message * (1 + client)).to(dtype) for client in weights}
+    mean = torch.stack([each.double() for each in others.values()]).mean(0)
+    found = aggregated(others, weights, agreement, mirror, sections, 1)
+    assert found.dtype == dtype
+    torch.testing.assert_close(found, mean.to(dtype), rtol=torch.finfo(dtype).eps, atol=0)
+    assert (found == mean.float().to(dtype)).double().mean() > 0.95
+
+
+def test_metrics_of_outputs_are_measured_by_the_server(tmp_path: Path) -> None:
+    asked = {"metrics.extra": '["perplexity"]'}
+    rows = list(server(federation(tmp_path, asked)))
+    assert rows[-1]["perplexity"] == pytest.approx(math.exp(rows[-1]["test_loss"]))
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["perplexity"] == rows[-1]["perplexity"]
+    assert "perplexity" in (tmp_path / "run" / "metrics.json").read_text()
+    with pytest.raises(ValueError, match="metric 'mae' cannot be measured: outputs"):
+        server(federation(tmp_path / "other", {"metrics.extra": '["mae"]'}))
 
 
 def test_metrics_of_simulations_are_refused() -> None:

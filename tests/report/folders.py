@@ -34,6 +34,7 @@ def make(
     parts: int = 10,
     finished: bool = True,
     rich: bool = True,
+    sends: int = 1000,
 ) -> Path:
     """A run of periodic or partial averaging; `rich` with everything that can be measured."""
     path.mkdir(parents=True)
@@ -42,6 +43,7 @@ def make(
     started = f"2026-01-01T00:00:{seed:02d}"
     (path / "environment.json").write_text(json.dumps({"started": started, "torch": "2.13"}))
     rows = [row(step, steps, seed, interval, parts, rich) for step in range(1, steps + 1)]
+    rows = [{**one, "bytes": sends * one["step"]} for one in rows]
     (path / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
     (path / "split.json").write_text(json.dumps({"counts": [[5, 0, 3], [1, 7, 0], [2, 2, 2]]}))
     if finished:

@@ -115,14 +115,45 @@ def test_a_logarithmic_scale(visit: Visit) -> None:
 
 def test_one_point_is_a_dot_between_different_marks(browser: Any, tmp_path: Path) -> None:
     make(tmp_path / "run", steps=1, finished=False)
+    make(tmp_path / "longer", steps=30)
     write_page(tmp_path / "report.html", gather([tmp_path]))
     with browser.new_context() as context:
         visit = Visit(context.new_page(), tmp_path / "report.html")
         marks = visit.marks("accuracy")
         assert len(set(marks)) == len(marks)
-        dot = visit.chart("accuracy").locator("path[data-group]")
+        dot = visit.chart("accuracy").locator("path.dot")
         assert dot.evaluate("e => getComputedStyle(e).strokeWidth") == "7px"
         assert visit.complaints == []
+
+
+def test_a_logarithmic_axis_of_traffic(browser: Any, tmp_path: Path) -> None:
+    make(tmp_path / "partial")
+    make(tmp_path / "synchronous", sends=20_000)
+    path = write_page(tmp_path / "report.html", gather([tmp_path]))
+    with browser.new_context(viewport={"width": 1200, "height": 900}) as context:
+        visit = Visit(context.new_page(), path)
+        assert {"0.01", "0.1", "1"} <= set(visit.marks("accuracy_bytes"))
+        plot = visit.chart("accuracy_bytes")
+        box = plot.bounding_box()
+        visit.page.mouse.move(box["x"] + box["width"] * 0.97, box["y"] + box["height"] * 0.5)
+        assert re.search(r"\) 2\s", plot.locator(".readout").inner_text()), "the last: 2 MB"
+        plot.focus()
+        visit.page.keyboard.press("+")
+        assert "0.01" not in visit.marks("accuracy_bytes")
+        visit.page.keyboard.press("0")
+        assert "0.01" in visit.marks("accuracy_bytes")
+        assert visit.complaints == []
+
+
+def test_a_phone_is_told_that_a_table_has_more(browser: Any, tmp_path: Path) -> None:
+    make(tmp_path / "run")
+    written = write_page(tmp_path / "report.html", gather([tmp_path]))
+    for width, wider in ((390, True), (1600, False)):
+        with browser.new_context(viewport={"width": width, "height": 844}) as context:
+            visit = Visit(context.new_page(), written)
+            table = visit.page.locator(".scroll").first
+            script = "e => new Promise(done => setTimeout(() => done(e.className), 100))"
+            assert ("wider" in table.evaluate(script)) is wider
 
 
 def test_a_watched_page_refreshes_and_keeps_what_was_chosen(browser: Any, tmp_path: Path) -> None:

@@ -73,3 +73,17 @@ def test_one_large_value_does_not_flatten_a_chart(values: tuple[float, ...], sca
     curve = Curve(np.arange(len(values)), np.array(values))
     chart = Chart("loss", "Loss", "", "step", "loss", [Line(0, None, curve)], log=True)
     assert figures._lines([chart], ["run"]).axes[0].get_yscale() == scale
+
+
+def test_one_evaluation_is_a_bar_and_traffic_may_be_logarithmic(tmp_path: Path) -> None:
+    for name, sends in (("partial", 1000), ("synchronous", 20_000)):
+        make(tmp_path / "once" / name, steps=8, interval=10, sends=sends)
+        make(tmp_path / "often" / name, sends=sends)
+    once = write_figures(tmp_path / "a", grouped(gather([tmp_path / "once"])), "svg")
+    assert "accuracy" in {path.stem for path in once}
+    text = (tmp_path / "a" / "accuracy.svg").read_text()
+    assert ">synchronous<" in text
+    assert ">step<" not in text
+    often = write_figures(tmp_path / "b", grouped(gather([tmp_path / "often"])), "svg")
+    assert "accuracy_bytes" in {path.stem for path in often}
+    assert "logarithmic" in (tmp_path / "b" / "accuracy_bytes.svg").read_text()

@@ -11,7 +11,7 @@ import pytest
 from tests import tasks
 from tests.report.folders import comparison, make
 
-from partavg.comparison import PlannedRun, planned_runs, results, verdict
+from partavg.comparison import PlannedRun, planned_runs, results
 from partavg.folder import RunFolder
 from partavg.report.chart import draw, ticks
 from partavg.report.charts import Chart, Line, charts
@@ -20,6 +20,7 @@ from partavg.report.heat import heat_maps
 from partavg.report.page import page
 from partavg.report.runs import columns, gather, grouped, of_entries
 from partavg.report.words import scheme, task
+from partavg.verdict import verdict
 
 
 def data_of(text: str) -> dict:
@@ -134,7 +135,7 @@ def test_a_line_that_is_being_written_is_left_out(tmp_path: Path) -> None:
     assert run.step == 20
     assert "unfinished, step 20" in page([run])
     (path / "metrics.jsonl").write_text('{"step": 1}\n{"step"\n{"step": 3}\n')
-    with pytest.raises(ValueError, match=r"metrics.jsonl is damaged at line 2"):
+    with pytest.raises(ValueError, match=r"metrics\.jsonl is damaged: line 2 is no row"):
         gather([path])
     (path / "metrics.jsonl").unlink()
     assert "unfinished, step 0" in page(gather([path])), "a run that has just begun"
@@ -235,7 +236,11 @@ def test_what_was_run_in_words(tmp_path: Path) -> None:
     assert scheme({"averaging.interval": 1, "averaging.parts": 1}) == (
         "the whole model after every step; sgd"
     )
-    assert "clients of Flower" in task({"training.workers": 3, "training.steps": 9})
+    some = {"training.workers": 3, "training.steps": 9}
+    assert task({**some, "flower.job": "mine"}) == (
+        "3 clients of Flower train together (mine) for 9 steps"
+    )
+    assert task({**some, "model.name": "Net"}) == "3 workers train Net for 9 steps"
 
 
 def test_a_run_without_metrics_has_a_page(tmp_path: Path) -> None:
@@ -252,3 +257,43 @@ def test_a_run_without_metrics_has_a_page(tmp_path: Path) -> None:
 
 def test_an_empty_page_waits() -> None:
     assert "No runs yet" in page([], refresh=1)
+
+
+def traffic(folder: Path) -> Chart:
+    return next(
+        chart for chart in charts(grouped(gather([folder]))) if chart.key == "accuracy_bytes"
+    )
+
+
+def test_traffic_that_is_far_apart_has_a_logarithmic_axis(tmp_path: Path) -> None:
+    make(tmp_path / "partial")
+    make(tmp_path / "double", sends=2000)
+    assert not traffic(tmp_path).log_x
+    make(tmp_path / "synchronous", sends=20_000)
+    chart = traffic(tmp_path)
+    assert chart.log_x
+    assert "logarithmic" in chart.x_label
+    widths = []
+    for path in re.findall(r'<path class="line [^"]*" d="M([^"]*)"', draw(chart)):
+        places = [float(point.partition(",")[0]) for point in path.split()]
+        widths.append(max(places) - min(places))
+    assert min(widths) > 0.95 * max(widths), "tenfold traffic takes as much room for everybody"
+    assert data_of(page(gather([tmp_path])))["charts"]["accuracy_bytes"]["logX"] is True
+
+
+def test_what_is_sent_before_anything_is_has_no_place_on_a_logarithmic_axis() -> None:
+    curve = Curve(np.array([0.0, 1.0, 100.0]), np.array([1.0, 2.0, 3.0]))
+    drawn = Chart("a", "b", "c", "x", "y", [Line(0, 0, curve.within(1e-12, np.inf))], log_x=True)
+    assert "nan" not in draw(drawn)
+    assert "inf" not in draw(drawn)
+
+
+def test_one_evaluation_is_a_table_and_no_dot(tmp_path: Path) -> None:
+    comparison(tmp_path, steps=8, interval=10)
+    text = page(gather([tmp_path]))
+    figure = re.search(r'<figure id="chart-accuracy">(.*?)</figure>', text, re.DOTALL)[1]
+    assert "<svg" not in figure
+    assert "Measured once" in figure
+    assert re.search(r">partial</th><td>8</td><td>89.22 %</td>", figure)
+    assert "accuracy" not in data_of(text)["charts"]
+    assert '<figure id="chart-loss" data-chart="loss">' in text

@@ -100,7 +100,7 @@ def test_a_damaged_run_does_not_end_it(tmp_path: Path) -> None:
         status, _, text = ask(served.server_port)
         served.shutdown()
     assert status == 503
-    assert "metrics.jsonl is damaged at line 1" in text
+    assert "metrics.jsonl is damaged: line 1 is no row" in text
 
 
 def test_only_what_changed_is_read_again(tmp_path: Path, monkeypatch) -> None:

@@ -30,7 +30,11 @@ def made(schedule: Schedule, weights: Tensor = WEIGHTS, **more) -> Plan:
 
 
 def run(
-    solver: Solver, schedule: Schedule, seen: Callable[[Workers], None] | None = None, **more
+    solver: Solver,
+    schedule: Schedule,
+    seen: Callable[[Workers], None] | None = None,
+    lr: Callable[[int], float] = lr,
+    **more,
 ) -> Workers:
     the_plan = made(schedule, **more)
     who = the_plan.participation

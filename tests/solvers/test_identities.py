@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tests.oracles import discrepancy
 from tests.problems import Quadratic, quadratic_batches, start
 from tests.solvers.setting import BOTH, STEPS, WEIGHTS, D, M, Textbook, lr, made, run, same
 from tests.strategies import rows
@@ -12,6 +13,8 @@ from torch import Tensor
 from partavg.core.loop import Batch, train
 from partavg.core.pace import Fixed
 from partavg.core.participation import Participation
+from partavg.core.partition import Partition, Span
+from partavg.core.plan import Plan
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
 from partavg.core.workers import Workers
@@ -133,6 +136,10 @@ def test_scaffold_with_clients_that_come_and_go(
         same(workers.bank["memory.control"], torch.stack(c_i))
 
 
+def warm_up_and_decay(step: int) -> float:
+    return 0.1 * min(step / 5, 1) * (0.1 if step > 8 else 1)
+
+
 class Linear:
     """Losses whose gradients are the same everywhere and always, but differ between workers."""
 
@@ -157,18 +164,52 @@ class Linear:
         SGD(0.9, momentum_at_averaging="averaged"),
     ],
 )
+@pytest.mark.parametrize("rate", [lambda k: 0.1, lr, warm_up_and_decay])
 def test_on_linear_losses_workers_agree_from_the_second_cycle_on(
-    name: str, schedule: Schedule, base: SGD
+    name: str, schedule: Schedule, base: SGD, rate: Callable[[int], float]
 ) -> None:
     solver = SOLVERS[name](base=base)
     workers = start(solver, schedule.parts, rows(1, D, 0).repeat(M, 1))
     for record in train(
         workers, Linear(), lambda k: Batch(torch.zeros(M, 1), torch.zeros(M, 1), torch.arange(M)),
-        plan=made(schedule), solver=solver, lr=lambda k: 0.1, until=STEPS,
+        plan=made(schedule), solver=solver, lr=rate, until=STEPS,
     ):  # fmt: skip
         if record.step > schedule.interval:
-            apart = (workers.params - workers.params.mean(0)).abs().max()
-            assert apart < 1e-10, record.step
+            assert discrepancy(list(workers.params.numpy())) < 1e-26, record.step
+
+
+@pytest.mark.parametrize("schedule", BOTH)
+@pytest.mark.parametrize(("rho", "nesterov"), [(0.5, False), (0.9, False), (0.9, True)])
+def test_scaffold_with_momentum_counts_each_rate_as_far_as_it_carries(
+    schedule: Schedule, rho: float, nesterov: bool
+) -> None:
+    """h_i = Σ η_k w_k, w_k being what momentum makes of a gradient of 1, at rates that change."""
+    t = Textbook(schedule)
+    v, c_i = ([torch.zeros(D, dtype=torch.float64) for _ in range(M)] for _ in range(2))
+    c, w = torch.zeros(D, dtype=torch.float64), 0.0
+    for k in range(1, STEPS + 1):
+        eta, w = warm_up_and_decay(k), rho * w + 1
+        weight = 1 + rho * w if nesterov else w
+        for i in range(M):
+            g = t.gradient(i, k)
+            v[i] = rho * v[i] + g
+            step = g + rho * v[i] if nesterov else v[i]
+            t.x[i] = t.x[i] - eta * (step + weight * (c - c_i[i]))
+            t.h[i] += eta * weight
+        for part in schedule(k):
+            j, change = t.parts[part], []
+            for i in range(M):
+                change.append((t.r[j] - t.x[i][j]) / t.h[i][part] - c[j])
+                c_i[i][j] += change[i]
+                t.h[i][part] = 0
+            c[j] += sum(p * each for p, each in zip(t.p, change, strict=True))
+            t.r[j] = t.mean(j)
+            for i in range(M):
+                t.x[i][j] = t.r[j]
+    solver = SCAFFOLD(SGD(rho, nesterov=nesterov))
+    workers = run(solver, schedule, lr=warm_up_and_decay)
+    same(workers, torch.stack(t.x), 1e-10)
+    same(workers.memory["control"], torch.stack(c_i), 1e-9)
 
 
 # FedNova
@@ -187,8 +228,8 @@ def test_fednova_with_workers_of_different_speed(schedule: Schedule, rho: float)
     t = Textbook(schedule)
     v = [torch.zeros(D, dtype=torch.float64) for _ in range(M)]
     w = [0.0] * M
-    eta = 0.05
     for k in range(1, STEPS + 1):
+        eta = warm_up_and_decay(k)
         for i in range(M):
             if pace(k)[i]:
                 v[i] = rho * v[i] + t.gradient(i, k)
@@ -206,13 +247,25 @@ def test_fednova_with_workers_of_different_speed(schedule: Schedule, rho: float)
             for i in range(M):
                 t.x[i][j] = t.r[j]
                 t.h[i][part] = 0
-    workers = start(FedNova(SGD(rho)), schedule.parts, rows(1, D, 0).repeat(M, 1))
-    for _ in train(
-        workers, Quadratic(), quadratic_batches(M, D), plan=made(schedule, pace=pace),
-        solver=FedNova(SGD(rho)), lr=lambda k: eta, until=STEPS,
-    ):  # fmt: skip
-        pass
+    workers = run(FedNova(SGD(rho)), schedule, lr=warm_up_and_decay, pace=pace)
     same(workers, torch.stack(t.x), 1e-10)
+
+
+def test_fednova_sends_two_numbers_more_than_the_parameters_however_many_spans() -> None:
+    schedule = Schedule.periodic(2)
+    spans = tuple(Span(at, at + 1) for at in range(D))
+    plain = made(schedule)
+    cut = Plan(schedule, Partition(D, (spans,)), ((),), plain.weights)
+    ends = []
+    for the_plan in (plain, cut):
+        workers = start(FedNova(), 1, rows(1, D, 0).repeat(M, 1))
+        for record in train(
+            workers, Quadratic(), quadratic_batches(M, D), plan=the_plan, solver=FedNova(), lr=lr,
+            until=6,
+        ):  # fmt: skip
+            assert record.bytes == record.messages * (D + 2) * 8
+        ends.append(workers.params)
+    same(*ends)
 
 
 # Delay

@@ -9,6 +9,7 @@ from tests.strategies import rows
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver, Step
 from partavg.solvers.adam import Adam, adam, adamw
+from partavg.solvers.fednova import FedNova
 from partavg.solvers.fedprox import FedProx
 from partavg.solvers.outer import Outer, diloco, fedadam, fedavgm
 from partavg.solvers.scaffold import SCAFFOLD
@@ -16,7 +17,7 @@ from partavg.solvers.sgd import SGD
 
 
 @pytest.mark.parametrize("schedule", BOTH)
-@pytest.mark.parametrize("base", [SGD(0.9), FedProx(0.3), SCAFFOLD(), adam()])
+@pytest.mark.parametrize("base", [SGD(0.9), FedProx(0.3), SCAFFOLD(), FedNova(), adam()])
 def test_an_outer_step_of_1_is_plain_averaging(schedule: Schedule, base: Solver) -> None:
     same(run(Outer(SGD(), base=base), schedule), run(base, schedule))
 
@@ -52,11 +53,31 @@ def test_an_outer_optimizer_is_torchs_on_each_part(
     same(run(ours[kind], schedule), torch.stack(t.x))
 
 
+@pytest.mark.parametrize("schedule", BOTH)
+def test_fedadam_is_algorithm_2_of_its_paper(schedule: Schedule) -> None:
+    """m ← β₁m + (1 − β₁)Δ, v ← β₂v + (1 − β₂)Δ², x ← x + η m / (√v + τ), and v₋₁ = τ²."""
+    t, (beta1, beta2, tau, eta) = Textbook(schedule), (0.9, 0.99, 1e-3, 0.02)
+    m = torch.zeros(D, dtype=torch.float64)
+    v = torch.full((D,), tau**2, dtype=torch.float64)
+    for k in range(1, STEPS + 1):
+        for i in range(M):
+            t.x[i] = t.x[i] - lr(k) * t.gradient(i, k)
+        for part in schedule(k):
+            j = t.parts[part]
+            delta = t.mean(j) - t.r[j]
+            m[j] = beta1 * m[j] + (1 - beta1) * delta
+            v[j] = beta2 * v[j] + (1 - beta2) * delta**2
+            t.r[j] = t.r[j] + eta * m[j] / (v[j].sqrt() + tau)
+            for i in range(M):
+                t.x[i][j] = t.r[j]
+    same(run(fedadam(lr=eta), schedule), torch.stack(t.x))
+
+
 def test_the_named_outer_optimizers() -> None:
     assert fedavgm() == Outer(SGD(0.9), 1.0)
     assert fedavgm(nesterov=True).optimizer == SGD(0.9, nesterov=True)
-    assert fedadam().optimizer == Adam(0.9, 0.99, 1e-3)
-    assert diloco() == Outer(SGD(0.9, nesterov=True), 0.7, base=adamw())
+    assert fedadam().optimizer == Adam(0.9, 0.99, 1e-3, bias_correction=False)
+    assert diloco() == Outer(SGD(0.9, nesterov=True), 0.7, base=adamw(weight_decay=0.1))
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])

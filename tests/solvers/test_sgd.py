@@ -102,21 +102,22 @@ def test_bad_options_are_refused(options: dict, sentence: str) -> None:
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("policy", ["local", "reset"])
-def test_the_gain_is_how_far_a_gradient_of_1_goes(
+def test_the_weights_of_steps_are_how_far_a_gradient_of_1_goes(
     momentum: float, nesterov: bool, policy: str
 ) -> None:
+    """At rates that warm up and decay."""
     if nesterov and not momentum:
         return
     solver = SGD(momentum=momentum, nesterov=nesterov, momentum_at_averaging=policy)
     params = torch.zeros(1, D, dtype=torch.float64)
     state = solver.init(params, LAYOUT)
-    clock = torch.zeros(1, 1, dtype=torch.float64)
-    sync = Sync(clock, clock, clock)
-    for step in range(1, 12):
-        solver.step_(params, torch.ones_like(params), state, now(0.1, step))
-        sync = Sync(sync.steps + 1, sync.lr_sum + 0.1, sync.taken + 1)
-        torch.testing.assert_close(-params[:, :1], solver.gain(sync), rtol=1e-12, atol=1e-12)
+    workers = start(solver, 1, params)
+    for step, lr in enumerate((0.02, 0.05, 0.1, 0.1, 0.1, 0.08, 0.05, 0.02, 0.01, 0.001), 1):
+        solver.step_(params, torch.ones_like(params), state, now(lr, step))
+        workers.taken += 1
+        workers.count_(lr, weigh=solver.abilities.step_weight)
+        torch.testing.assert_close(-params[:, :1], workers.lr_sum, rtol=1e-13, atol=1e-15)
         if step in (3, 7):  # an averaging: here with oneself
-            solver.decode_(params, params[0].clone(), state, sync)
+            solver.decode_(params, params[0].clone(), state, workers.sync(0))
             params.zero_()
-            sync = Sync(clock, clock, sync.taken)
+            workers.steps[:] = workers.lr_sum[:] = 0

@@ -12,48 +12,46 @@ from torch.func import functional_call, vmap
 
 from partavg.core.inputs import Inputs, call, each
 from partavg.core.layout import Layout
-from partavg.engines.model import Loss
-from partavg.evaluation import Evaluation, Transform, evaluate, unchanged
+from partavg.core.local_columns import joined
+from partavg.core.plan import Plan
+from partavg.core.workers import Workers
+from partavg.data.samples import Samples
+from partavg.engines.model import RowModel
+from partavg.evaluation import ACCURACY, Evaluation, Transform, count, unchanged
+from partavg.scores.mean_loss import MeanLoss
+from partavg.scores.score import Score
 
 _SAMPLES = 2000  # in one pass
 
 
-def own_tensors(module: nn.Module, rows: Tensor, layout: Layout) -> dict[str, Tensor]:
-    """Rows of all clients' own columns as named tensors, of the types that a module has."""
-    known = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+def own_tensors(model: RowModel, rows: Tensor, layout: Layout) -> dict[str, Tensor]:
+    """Rows of all clients' own columns as named tensors, of the types that the model has."""
     views = layout.views(rows) if layout.names else {}
-    return {name: _native(view, known[name].dtype) for name, view in views.items()}
+    return {name: model.native(name, view) for name, view in views.items()}
 
 
-def _native(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Values as they are carried in rows, in their own type."""
-    return (values if dtype.is_floating_point else values.round()).to(dtype)
-
-
-def check_split(split: Sequence[Tensor], clients: int, samples: int) -> None:
-    """Raise a ValueError if a split of samples is not one for so many clients."""
-    if len(split) != clients:
-        raise ValueError(
-            f"the split gives samples to {len(split)} clients, and there are {clients}: give each "
-            f"client its own, or an empty tensor"
-        )
-    for client, indices in enumerate(split):
-        whole = isinstance(indices, Tensor) and indices.ndim == 1 and indices.dtype == torch.int64
-        if not whole or (len(indices) and not 0 <= indices.min() <= indices.max() < samples):
-            raise ValueError(
-                f"client {client} has no tensor of indices below {samples}: give one, as "
-                f"partavg.split_alike does"
-            )
+def own_columns(workers: Workers, plan: Plan, name: str) -> Tensor:
+    """The local columns of the clients whose home is here, wherever these are active now."""
+    who, spans = plan.participation, plan.local.of(name)
+    rows = joined(getattr(workers, name), spans)
+    if who is None or not spans or not workers.bank:
+        return rows
+    own = workers.bank.get(f"local.{name}")
+    kept = joined(workers.bank[name], spans) if own is None else own.clone()
+    active = torch.tensor(who(max(1, workers.step)), device=kept.device)
+    plan.swap(rows, kept, active, active)
+    return kept
 
 
 @torch.no_grad()
 def evaluate_each(
     module: nn.Module,
     own: Mapping[str, Tensor],
-    loss: Loss,
-    samples: tuple[Any, Tensor],
+    loss: MeanLoss,
+    samples: Samples,
     split: Sequence[Int[Tensor, "_"]],
     transform: Transform = unchanged,
+    scores: Sequence[Score] = (ACCURACY,),
 ) -> list[Evaluation | None]:
     """Evaluate a module with each client's `own` tensors [clients, …] on that client's samples.
 
@@ -62,7 +60,7 @@ def evaluate_each(
     outputs then than by itself is evaluated client by client.
     """
     device = next(module.parameters()).device
-    task = _Clients(module.eval(), own, loss, samples, split, transform, device)
+    task = _Clients(module.eval(), own, loss, samples, split, transform, scores, device)
     found: list[Evaluation | None] = [None] * len(split)
     together = True
     for clients in _groups([len(samples) for samples in split]):
@@ -92,21 +90,24 @@ def _groups(counts: Sequence[int]) -> Iterator[list[int]]:
 class _Clients:
     module: nn.Module
     own: Mapping[str, Tensor]
-    loss: Loss
-    samples: tuple[Any, Tensor]
+    loss: MeanLoss
+    samples: Samples
     split: Sequence[Tensor]
     transform: Transform
+    scores: Sequence[Score]
     device: torch.device
 
     def alone(self, client: int) -> Evaluation:
         """Evaluate a client by itself."""
-        samples = self._inputs(self.split[client]), self._targets(client)
-        return evaluate(self._model(client), self.loss, samples, self.transform)
+        samples = Samples(self._inputs(self.split[client]), self._targets(client))
+        return self._evaluated(self._model(client), samples, self.transform)
 
     def judged(self, client: int, outputs: Tensor) -> Evaluation:
         """Evaluate outputs that are known."""
-        given = outputs, self._targets(client)
-        return evaluate(nn.Identity(), self.loss, given)
+        return self._evaluated(nn.Identity(), Samples(outputs, self._targets(client)), unchanged)
+
+    def _evaluated(self, module: nn.Module, samples: Samples, transform: Transform) -> Evaluation:
+        return count(module, self.loss, samples, transform, self.scores).evaluation(self.scores)
 
     def outputs(self, clients: Sequence[int]) -> list[Tensor] | None:
         """The outputs of some clients' models, in one pass; None if they must not be made so."""
@@ -154,11 +155,13 @@ class _Clients:
         return _With(self.module, own)
 
     def _inputs(self, indices: Tensor) -> Any:
-        return each(lambda tensor: self._sent(tensor[indices.to(tensor.device)]), self.samples[0])
+        return each(
+            lambda tensor: self._sent(tensor[indices.to(tensor.device)]), self.samples.inputs
+        )
 
-    def _targets(self, client: int) -> Tensor:
-        targets = self.samples[1]
-        return self._sent(targets[self.split[client].to(targets.device)])
+    def _targets(self, client: int) -> Inputs:
+        own = self.split[client]
+        return each(lambda tensor: self._sent(tensor[own.to(tensor.device)]), self.samples.targets)
 
     def _sent(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.device)

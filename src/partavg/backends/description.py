@@ -1,20 +1,28 @@
 """What a simulation is, as settings: for run folders, and to know whether a state is its own."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from partavg.core.abilities import described
+from partavg.core.participation import Participation
+from partavg.core.partition import Partition
+from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
+from partavg.data.samples import Samples
+from partavg.engines.choose import Choice
+from partavg.engines.model import RowModel
+from partavg.own_code import without_folder
 from partavg.solvers import SOLVERS
 
 Sections = dict[str, dict[str, Any]]
 """Settings as a recipe has them: numbers, strings, booleans, lists and tables of them."""
 
+_STATE = {"params", "buffers", "memory", "steps", "lr_sum", "taken", "step"}
 _HASHED = 1 << 24  # bytes of a large tensor that are looked at, spread over all of it
 _FREE = ("engine.", "training.lr", "loss.")
 """What may change when a state is loaded: it decides how steps are taken, not what was done."""
@@ -31,6 +39,8 @@ def plain(value: Any) -> Any:
         return value
     if isinstance(value, Tensor):
         return fingerprint([value])
+    if isinstance(value, Partition):  # which may have very many spans
+        return f"sha256 {hashlib.sha256(repr(value).encode()).hexdigest()}"
     if isinstance(value, Mapping):
         return {str(key): plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -69,14 +79,91 @@ def fingerprint(tensors: Iterable[Tensor]) -> str:
     return digest.hexdigest()
 
 
+def given_settings(
+    *,
+    split: Sequence[Tensor],
+    batch: int,
+    lr: object,
+    seed: int,
+    loss: object,
+    solver: Solver,
+    schedule: Schedule,
+    averaging: Mapping[str, object],
+    participation: Participation | None,
+    pace: object,
+    adapt: object,
+) -> Sections:
+    """What a simulation was given, as a recipe would have it."""
+    who = participation
+    return {
+        "training": {"workers": len(split), "batch": batch, "lr": plain(lr), "seed": seed},
+        "loss": {"name": described(loss)},
+        "solver": component(solver),
+        "averaging": {
+            "interval": schedule.interval,
+            "parts": schedule.parts,
+            "shuffle": schedule.shuffle is not None,
+            **{key: plain(without_folder(value)) for key, value in averaging.items()},
+        },
+        "participation": {
+            "fraction": who.active / who.clients if who else 1.0,
+            **(plain(asdict(who)) if who else {}),
+        },
+        "pace": component(pace) if pace else {"name": "even"},
+        "adapt": component(adapt) if adapt else {"name": "fixed"},
+        "split": {"name": "given", "sha256": fingerprint(split)},
+    }
+
+
+def made_settings(
+    model: RowModel, samples: Samples, engine: Choice, device: torch.device
+) -> Sections:
+    """What it was made of: models and data by a digest of their numbers."""
+    start = *model.start(), model.whole_numbers()
+    return {
+        "model": {
+            "name": type(model.skeleton).__name__,
+            "parameters": model.params.size,
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "sha256": fingerprint(start),
+        },
+        "data": {
+            "name": "given",
+            "samples": samples.size,
+            "sha256": fingerprint(samples.tensors),
+        },
+        "engine": {
+            "name": engine.name,
+            "chunk": engine.chunk,
+            "precision": engine.precision,
+            "device": str(device),
+        },
+    }
+
+
 def flat(sections: Sections) -> dict[str, Any]:
     """All keys, `section.key`."""
     return {f"{name}.{key}": v for name, values in sections.items() for key, v in values.items()}
 
 
-def check_same_simulation(own: Sections, saved: Sections) -> None:
-    """Raise a ValueError if a state was saved by a simulation that went another way."""
-    ours, theirs = flat(own), flat(saved)
+def check_state(saved: Any, own: Callable[[], Sections], shapes: Mapping[str, list[int]]) -> None:
+    """Raise a ValueError for what is no state, or that of a simulation which went another way.
+
+    `own` are the settings, `shapes` those of tensors of the simulation that it is loaded into.
+    """
+    if not isinstance(saved, Mapping) or not saved.keys() >= _STATE:
+        raise ValueError("what is loaded is no state of a simulation: give what state() gave")
+    if "settings" in saved:  # 0.1 did not save them
+        _check_same(flat(own()), flat(saved["settings"]))
+    for name, shape in shapes.items():
+        if list(saved[name].shape) != shape:
+            raise ValueError(
+                f"the state has {name} {list(saved[name].shape)}, and this simulation {shape}: "
+                f"load it into a simulation of the same model and workers"
+            )
+
+
+def _check_same(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
     for key in {**theirs, **ours}:
         if ours.get(key) != theirs.get(key) and not key.startswith(_FREE):
             raise ValueError(

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -23,7 +23,9 @@ from partavg.core.workers import Workers
 from partavg.registry import mismatch
 
 Buffers = Literal["part", "every", "local", "recompute"]
-Weights = Literal["uniform", "samples"]
+WeightsPolicy = Literal["uniform", "samples"]
+Weights = WeightsPolicy | Sequence[float] | Tensor
+"""p_i by a policy, or a number per client; they need not sum to 1."""
 Bank = Literal["device", "cpu"]
 
 
@@ -43,6 +45,7 @@ class Planner:
     rows: slice = field(default_factory=lambda: slice(None))
     swap: Swap = swap_
     aggregate: Aggregate = weighted_sum
+    counters: tuple[int, ...] = ()
 
     def __call__(self, schedule: Schedule) -> Plan:
         """A plan; a delay that does not fit a shorter interval is shortened."""
@@ -66,6 +69,7 @@ class Planner:
             self.swap,
             self.aggregate,
             self.seed,
+            self.counters,
             self.statistics.local_spans,
         )
 
@@ -97,13 +101,53 @@ def partition_of(params: Layout, name: str, parts: int, seed: int) -> Partition:
     return cut
 
 
-def client_weights(policy: str, split: Sequence[Tensor]) -> Float[Tensor, "m"]:
-    """p_i of all clients."""
-    if policy not in get_args(Weights):
-        raise ValueError(f"weights {policy!r} is not known: use {' or '.join(get_args(Weights))}")
-    counts = torch.tensor([len(samples) for samples in split], dtype=torch.float64)
-    weights = counts if policy == "samples" else torch.ones_like(counts)
+def client_weights(policy: Any, split: Sequence[Tensor]) -> Float[Tensor, "m"]:
+    """p_i of all clients: by a policy, or in proportion to a number for each.
+
+    >>> client_weights([3, 1], [torch.arange(5), torch.arange(5)])
+    tensor([0.7500, 0.2500], dtype=torch.float64)
+    """
+    if isinstance(policy, str) and policy in get_args(WeightsPolicy):
+        counts = torch.tensor([len(samples) for samples in split], dtype=torch.float64)
+        weights = counts if policy == "samples" else torch.ones_like(counts)
+    else:
+        weights = _listed_weights(policy, len(split))
     return weights / weights.sum()
+
+
+def _listed_weights(given: Any, clients: int) -> Float[Tensor, "m"]:
+    """A number for each client, checked."""
+    known = " or ".join(get_args(WeightsPolicy))
+    if isinstance(given, str) or not hasattr(given, "__len__"):
+        raise ValueError(f"weights {given!r} is not known: use {known}, or a number per client")
+    try:
+        weights = torch.as_tensor(given).to("cpu", torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"weights {given!r} are no numbers: give one per client") from None
+    if weights.shape != (clients,):
+        raise ValueError(
+            f"weights of shape {list(weights.shape)} are not for {clients} clients: give a number "
+            f"for each"
+        )
+    wrong = ~(weights.isfinite() & (weights >= 0))
+    if wrong.any():
+        client = int(wrong.nonzero()[0])
+        raise ValueError(
+            f"the weight of client {client} is {float(weights[client])}: give numbers from 0"
+        )
+    if not weights.any():
+        raise ValueError("all weights are 0: give at least one client more")
+    return weights
+
+
+def check_drawn_weights(weights: Float[Tensor, "m"], participation: Participation | None) -> None:
+    """Raise a ValueError if all clients of a draw could weigh nothing."""
+    idle = int((weights == 0).sum())
+    if participation and idle >= participation.active:
+        raise ValueError(
+            f"{idle} clients have weight 0, so that none of {participation.active} active ones may "
+            f"count: give weights above 0 with participation"
+        )
 
 
 def kept(

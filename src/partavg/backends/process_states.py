@@ -53,6 +53,7 @@ class ProcessStates:
                     **message,
                     "sync": (*map(rows, message["sync"][:3]), message["sync"][3]),
                     "sent": [rows(sent) for sent in message["sent"]],
+                    **({"counted": rows(message["counted"])} if "counted" in message else {}),
                 }
                 for part, message in pending.items()
             },

@@ -54,6 +54,10 @@ class Processes(Protocol):
         """A step ends here: the losses of all workers; now all know `stopping` and `seconds`."""
         ...
 
+    def note(self, reason: str) -> None:
+        """Tell the others why this process leaves, as far as they are there to hear it."""
+        ...
+
     @property
     def stopping(self) -> bool:
         """Whether any process was asked to stop, as known to all after the last step."""
@@ -142,6 +146,9 @@ class OneProcess:
     def ended(self, step: int, losses: Float[Tensor, "_"], count: int) -> Float[Tensor, "m"]:
         """They are all here."""
         return losses
+
+    def note(self, reason: str) -> None:
+        """There are no others."""
 
     def collect(self, rows: Shaped[Tensor, "_ n"], count: int) -> Shaped[Tensor, "m n"]:
         """They are all here."""

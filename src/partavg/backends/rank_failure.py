@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -87,6 +87,11 @@ class RollCall:
             raise self._found(when, error) from error
         self._state = _WORKING
 
+    def note(self, reason: str) -> None:
+        """Say why this rank is about to leave, for those who will miss it."""
+        with suppress(RuntimeError):  # the store is gone
+            self._store.set(f"note/{self._rank}", reason)
+
     def close(self) -> None:
         """Answer no more."""
         self._closed.set()
@@ -115,8 +120,10 @@ class RollCall:
         names = " and ".join(map(self.name, missing))
         if lost:
             sentence = f"{names} {'was' if len(lost) == 1 else 'were'} lost {when}"
+            sentence += "".join(map(self._noted, missing))
         elif late:
             sentence = f"{names} did not answer in time {when}"
+            sentence += "".join(map(self._noted, missing))
         else:
             sentence = f"a connection between ranks broke {when}: {str(error).splitlines()[0]}"
         here = min(set(range(len(self.facts))) - set(missing), default=self._rank)
@@ -133,6 +140,13 @@ class RollCall:
                 break
             sleep(0.1)
         return gone or silent, [rank for rank, state in states.items() if state == _WORKING]
+
+    def _noted(self, rank: int) -> str:
+        """The reason that a rank gave before it left, if it did."""
+        with suppress(RuntimeError):
+            if self._store.check([key := f"note/{rank}"]):
+                return f": {self._store.get(key).decode()}"
+        return ""
 
     def _answered(self, rank: int) -> str:
         key = f"answer/{rank}"

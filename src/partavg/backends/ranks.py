@@ -131,6 +131,10 @@ class Ranks:
         self.stopping = any(float(values[1]) for values in told)
         return torch.cat([values[2:] for values in told]).to(losses)
 
+    def note(self, reason: str) -> None:
+        """Tell the others why this rank leaves: it is in the sentence that says it is lost."""
+        self.roll.note(reason)
+
     def collect(self, rows: Shaped[Tensor, "_ n"], count: int) -> Shaped[Tensor, "m n"]:
         """All rows in the memory of rank 0's CPU, a rank at a time."""
         if not rows.numel():

@@ -1,9 +1,8 @@
 """The simulator: all workers in one process, or dealt over several."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,15 +10,21 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from partavg.backends.client_models import check_split, evaluate_each, own_tensors
-from partavg.backends.current_plan import CurrentPlan
-from partavg.backends.description import (
-    Sections,
-    check_same_simulation,
-    component,
-    fingerprint,
-    plain,
+from partavg.backends.checks import (
+    check_model,
+    check_policies,
+    check_solver,
+    device_of,
+    float_type,
+    placed,
+    rate_of,
+    tried,
+    whole,
 )
+from partavg.backends.client_models import own_columns, own_tensors
+from partavg.backends.current_plan import CurrentPlan
+from partavg.backends.description import Sections, check_state, given_settings, made_settings
+from partavg.backends.evaluating import Judge
 from partavg.backends.planner import (
     Bank,
     Buffers,
@@ -27,6 +32,7 @@ from partavg.backends.planner import (
     Weights,
     bank_device,
     check_aggregate,
+    check_drawn_weights,
     check_needs,
     check_recut,
     client_weights,
@@ -36,11 +42,9 @@ from partavg.backends.planner import (
 from partavg.backends.process_states import ProcessStates
 from partavg.backends.processes import OneProcess, Processes, dealt_evenly, own_workers
 from partavg.core import average
-from partavg.core.abilities import described
 from partavg.core.adapt import Adapt
 from partavg.core.aggregate import Aggregate, weighted_sum
 from partavg.core.exchange import common_model
-from partavg.core.local_columns import joined
 from partavg.core.loop import Batch, Record, Watch, train, unwatched
 from partavg.core.pace import Pace
 from partavg.core.participation import Participation
@@ -51,14 +55,18 @@ from partavg.core.solver import Solver
 from partavg.core.trial import check_abilities, shared_names
 from partavg.core.workers import Workers
 from partavg.data.batches import Batches
-from partavg.data.dataset import Samples
-from partavg.engines.choose import Choice, choose
+from partavg.data.convert import as_samples
+from partavg.data.gather import Store, gather_from
+from partavg.data.ownership import checked_split
+from partavg.data.samples import Samples
+from partavg.engines.choose import Choice, check_engine, choose
 from partavg.engines.fused.precision import Precision
 from partavg.engines.model import Loss, RowModel
-from partavg.evaluation import Counts, Evaluation, count, recompute_statistics_
+from partavg.evaluation import Asked, Evaluation, recompute_statistics_
+from partavg.scores.mean_loss import MeanLoss
 from partavg.solvers.sgd import SGD
 
-Augment = Callable[[Tensor, Tensor | None], Tensor]
+Augment = Callable[[Any, Tensor | None], Any]
 """(stored inputs, a key per worker to draw from, or None when evaluating) -> what a model sees."""
 
 
@@ -72,19 +80,20 @@ class Discrepancy(NamedTuple):
 class Simulation:
     """Workers that train copies of one model, each on its own samples.
 
-    `split` holds the indices of each worker's samples. `lr` is a number or a function of the
-    step. `weights` are "uniform" or by "samples" owned. `buffers` says what becomes of
-    BatchNorm's statistics: averaged with their "part", at "every" averaging, kept "local", or
-    local and "recompute"d from training samples for evaluation. `local` are patterns of names, like
-    "head.*": parameters and buffers that belong to no part, are never averaged, and stay with their
-    client, see docs/personal.md. With `participation` only some
-    of the workers train at a time, with `pace` not all of them take every step; what a client that
-    is not active keeps is in a `bank` on the "device" or the "cpu". `delay` lets averages arrive
-    later, `adapt` changes the schedule while training goes on. `aggregate` is what becomes of the
-    workers' messages, by default their weighted sum. `transform` makes of stored samples
-    what the model sees, for example `Images`. `precision` and `deterministic` are the
-    fused engine's. The workers are dealt over `processes`, which all make the same
-    calls.
+    `samples` are (inputs, targets) or anything else that `as_samples` takes. They are kept on the
+    device if they fit there, else in host memory; a `store` of "device" or "host" decides it.
+    `split` holds the indices of each worker's samples, or masks. `lr` is a number or a function of
+    the step. `weights` are "uniform", by "samples" owned, or a number per client. `buffers` says
+    what becomes of BatchNorm's statistics: averaged with their "part", at "every" averaging, kept
+    "local", or local and "recompute"d from training samples for evaluation. `local` are patterns of
+    names, like "head.*": parameters and buffers that belong to no part, are never averaged and stay
+    with their client, see docs/personal.md. With `participation` only some of the workers train at
+    a time, with `pace` not all of them take every step; what a client that is not active keeps is
+    in a `bank` on the "device" or the "cpu". `delay` lets averages arrive later, `adapt` changes
+    the schedule while training goes on. `aggregate` is what becomes of the workers' messages, by
+    default their weighted sum. `transform` makes of stored samples what the model sees, for example
+    `Images`. `precision` and `deterministic` are the fused engine's. The workers are dealt over
+    `processes`, which all make the same calls.
 
     >>> from partavg import iid
     >>> x = torch.arange(40.0).view(40, 1)
@@ -103,8 +112,8 @@ class Simulation:
         self,
         model: nn.Module,
         loss: Loss,
-        samples: tuple[Tensor, Tensor],
-        split: Sequence[Int[Tensor, "_"]],
+        samples: Any,
+        split: Any,
         *,
         schedule: Schedule,
         lr: float | Callable[[int], float],
@@ -121,6 +130,7 @@ class Simulation:
         adapt: Adapt | None = None,
         aggregate: Aggregate = weighted_sum,
         transform: Augment | None = None,
+        store: Store = "auto",
         engine: str = "auto",
         chunk: int = 0,
         precision: Precision = "auto",
@@ -129,22 +139,30 @@ class Simulation:
         device: str | torch.device = "cpu",
         processes: Processes | None = None,
     ) -> None:
+        check_model(model, loss)
+        check_policies(schedule, participation, pace, adapt, transform)
+        check_engine(engine, chunk, precision, deterministic)
+        batch, delay = whole(batch, "batch", 1), whole(delay, "delay", 0)
+        seed = whole(seed, "seed", 0)
         self._processes = processes or OneProcess()
-        self._device = torch.device(device)
-        self.samples = Samples(*(tensor.to(self._device) for tensor in samples))
-        self.split = list(split)
+        self._device = device_of(device)
+        known = as_samples(samples, dtype=float_type(model))
+        self.split = split = checked_split(split, known.size)
         """The indices of each worker's samples."""
+        self._gather = gather_from(known, self._device, store)
         self._batches = Batches(split, batch, seed)
         self._model = RowModel(model, loss, self._device)
-        self._solver = solver or SGD()
+        self._solver = SGD() if solver is None else solver
+        check_solver(self._solver)
         check_abilities(self._solver)
         put_away = participation is not None and participation.puts_away
         check_needs(self._solver, put_away=put_away, uneven=pace is not None, delay=delay)
         check_aggregate(aggregate, self._solver)
-        self._lr = lr if callable(lr) else lambda step: lr
-        self._loss = loss
+        self._lr = rate_of(lr)
         self._recompute = buffers == "recompute"
-        self._transform = transform or _as_stored
+        self._transform = placed(transform, self._device) or _as_stored
+        near = self._model.dtype, self._device, store
+        self._judge = Judge(MeanLoss(loss), self._seen, *near, self._processes)
         if participation and participation.clients != len(split):
             raise ValueError(
                 f"participation counts {participation.clients} clients, the split {len(split)}: "
@@ -153,38 +171,37 @@ class Simulation:
 
         check_delay(delay, schedule, buffers)
         check_recut(adapt, partition, put_away=put_away)
+        shares = client_weights(weights, split)
+        check_drawn_weights(shares, participation)
         self.active = participation.active if participation else len(split)
         """Workers that train at a time, in all processes."""
-        self._sharing = what_is_shared(local, self._model.params, self._model.buffers, buffers)
-        self._given: Sections = {
-            "training": {"workers": len(split), "batch": batch, "lr": plain(lr), "seed": seed},
-            "loss": {"name": described(loss)},
-            "solver": component(self._solver),
-            "averaging": {
-                "interval": schedule.interval,
-                "parts": schedule.parts,
-                "partition": plain(partition),
-                "weights": plain(weights),
+        self._given = partial(
+            given_settings,
+            split=split,
+            batch=batch,
+            lr=lr,
+            seed=seed,
+            loss=loss,
+            solver=self._solver,
+            schedule=schedule,
+            averaging={
+                "partition": partition,
+                "weights": weights,
                 "buffers": buffers,
-                "shuffle": schedule.shuffle is not None,
                 "delay": delay,
-                "aggregate": described(aggregate),
+                "local": local,
+                "aggregate": aggregate,
             },
-            "participation": {
-                "fraction": self.active / len(split),
-                **(plain(asdict(participation)) if participation else {}),
-            },
-            "pace": component(pace) if pace else {"name": "even"},
-            "adapt": component(adapt) if adapt else {"name": "fixed"},
-            "split": {"name": "given", "sha256": fingerprint(split)},
-        }
-        if local:
-            self._given["averaging"]["local"] = list(local)
+            participation=participation,
+            pace=pace,
+            adapt=adapt,
+        )
+        self._sharing = what_is_shared(local, self._model.params, self._model.buffers, buffers)
         planner = Planner(
             *self._sharing,
             partition,
             buffers,
-            client_weights(weights, split).to(self._device, self._model.dtype),
+            shares.to(self._device, average.accumulating(self._model.dtype)),
             participation,
             pace,
             delay,
@@ -192,21 +209,17 @@ class Simulation:
             own_workers(self._processes, self.active),
             self._processes.swap(len(split), self.active),
             aggregate,
+            self._model.counters,
         )
         self._current = CurrentPlan(schedule, adapt, planner)
 
-        start = self._model.start()
-        self.engine = self._processes.first(
-            lambda: choose(
-                engine,
-                chunk,
-                self._model,
-                start,
-                self._batch(1),
-                precision=precision,
-                deterministic=deterministic,
-            )
-        )
+        start, first = self._model.start(), self._batch(1)
+
+        def trial() -> Choice:
+            how = {"precision": precision, "deterministic": deterministic}
+            return choose(engine, chunk, self._model, start, first, **how)  # type: ignore[arg-type]
+
+        self.engine = self._processes.first(lambda: tried(trial, first, transform))
         self._engine_is_free = engine == "auto"
         self._engine = self.engine.build(self._model)
         self._owners: tuple[Partition | None, Tensor] = None, torch.empty(0)
@@ -237,27 +250,18 @@ class Simulation:
 
         Two simulations with the same settings train alike, so far as that can be seen.
         """
-        model, engine = self._model, self.engine
-        return {
-            **self._given,
-            "model": {
-                "name": type(model.skeleton).__name__,
-                "parameters": model.params.size,
-                "dtype": str(model.dtype).removeprefix("torch."),
-                "sha256": fingerprint(model.start()),
-            },
-            "data": {
-                "name": "given",
-                "samples": len(self.samples.targets),
-                "sha256": fingerprint(self.samples),
-            },
-            "engine": {
-                "name": engine.name,
-                "chunk": engine.chunk,
-                "precision": engine.precision,
-                "device": str(self._device),
-            },
-        }
+        made = made_settings(self._model, self.samples, self.engine, self._device)
+        return {**self._given(), **made}
+
+    @property
+    def samples(self) -> Samples:
+        """What all workers train on."""
+        return self._gather.samples
+
+    @property
+    def store(self) -> str:
+        """Where the samples are: on the "device", or in the memory of the "host"."""
+        return self._gather.store
 
     @property
     def schedule(self) -> Schedule:
@@ -269,17 +273,17 @@ class Simulation:
         """The partition, as it is now."""
         return self._current.plan.partition
 
-    @property
-    def local(self) -> tuple[str, ...]:
-        """The names of the parameters and buffers that are each client's own."""
-        params, statistics = self._sharing
-        return params.own.names + statistics.own.names
-
     def use(self, engine: Choice) -> None:
         """Compute with an engine chosen before, for the same numbers, unless one was asked for."""
         if self._engine_is_free and engine[:2] != self.engine[:2]:
             self.engine, self._engine = engine, engine.build(self._model)
             self.__dict__.pop("settings", None)  # they name the engine
+
+    @property
+    def local(self) -> tuple[str, ...]:
+        """The names of the parameters and buffers that are each client's own."""
+        params, statistics = self._sharing
+        return params.own.names + statistics.own.names
 
     def clients(self, step: int) -> Int[np.ndarray, "m"]:
         """The worker whose samples each row here reads at a step."""
@@ -317,25 +321,12 @@ class Simulation:
 
         It must be the state of a simulation like this one.
         """
-        self._processes.first(lambda: self._check_state(saved))
-        rows = {k: v for k, v in saved.items() if k != "settings"} if saved else None
-        self.workers.load_(self._states.deal(rows))
+        rows = {"params": self.workers.params, "buffers": self.workers.buffers}
+        shapes = {name: [self.active, tensor.shape[1]] for name, tensor in rows.items()}
+        self._processes.first(lambda: check_state(saved, lambda: self.settings, shapes))
+        state = {k: v for k, v in saved.items() if k != "settings"} if saved else None
+        self.workers.load_(self._states.deal(state))
         self._current.load(self.workers)
-
-    def _check_state(self, saved: Any) -> None:
-        """Raise a ValueError for what is no state, or the state of another simulation."""
-        wanted = {*Workers.__slots__} - {"common", "local_taken"}  # 0.2 had only the first
-        if not isinstance(saved, Mapping) or not wanted <= saved.keys():
-            raise ValueError("what is loaded is no state of a simulation: give what state() gave")
-        if "settings" in saved:
-            check_same_simulation(self.settings, saved["settings"])
-        for name in ("params", "buffers"):
-            shape = [self.active, getattr(self.workers, name).shape[1]]
-            if list(saved[name].shape) != shape:
-                raise ValueError(
-                    f"the state has {name} {list(saved[name].shape)}, and this simulation {shape}: "
-                    f"load it into a simulation of the same model and workers"
-                )
 
     def consensus(self) -> nn.Module:
         """A copy of the model that holds u, the average of all workers, in evaluation mode.
@@ -345,49 +336,47 @@ class Simulation:
         rows = common_model(self.workers, self._current.plan, self._processes.reduce)
         module = self._model.module(*rows)
         if self._recompute:
-            recompute_statistics_(module, self.samples.inputs, self._seen)
+            resting = self._model.resting
+            recompute_statistics_(module, self.samples.inputs, self._seen, resting)
         return module
 
     def worker(self, row: int) -> nn.Module:
         """A copy of the model with the parameters of a worker held here, in evaluation mode."""
         return self._model.module(self.workers.params[row], self.workers.buffers[row])
 
-    def evaluate(self, samples: tuple[Tensor, Tensor]) -> Evaluation:
-        """Loss and accuracy of the averaged model u; each process evaluates some samples."""
-        some = dealt_evenly(len(samples[0]), self._processes.size)[self._processes.rank]
-        counts = self._evaluate(self.consensus(), tuple(tensor[some] for tensor in samples))
-        return Counts.total(self._processes.each(counts)).evaluation
+    def evaluate(self, samples: Any, metrics: Asked = ()) -> Evaluation:
+        """Loss and metrics of the averaged model u; each process evaluates some samples.
 
-    def evaluate_worker(self, row: int, samples: tuple[Tensor, Tensor]) -> Evaluation:
-        """Loss and accuracy of the model of one worker held here."""
-        return self._evaluate(self.worker(row), samples).evaluation
+        Samples are whatever `as_samples` takes.
+        """
+        return self._judge.all_together(self.consensus(), samples, metrics)
+
+    def evaluate_worker(self, row: int, samples: Any, metrics: Asked = ()) -> Evaluation:
+        """Loss and metrics of the model of one worker held here."""
+        return self._judge.one(self.worker(row), samples, metrics)
 
     def evaluate_workers(
-        self, samples: tuple[Tensor, Tensor], most: int | None = None
+        self, samples: Any, most: int | None = None, metrics: Asked = ()
     ) -> list[Evaluation]:
-        """Loss and accuracy of all workers' models, or of the first few."""
-        held = self._here(np.arange(self.active)[:most])
-        known = tuple(tensor.to(self._device) for tensor in samples)
-        rows = (tensor[: len(held)] for tensor in (self.workers.params, self.workers.buffers))
-        own = [self._evaluate(module, known).evaluation for module in self._model.modules(*rows)]
-        return [found for some in self._processes.each(own) for found in some]
+        """Loss and metrics of all workers' models, or of the first few."""
+        held = len(self._here(np.arange(self.active)[:most]))
+        rows = self.workers.params[:held], self.workers.buffers[:held]
+        return self._judge.each(self._model.modules(*rows), samples, metrics)
 
     def evaluate_clients(
-        self, samples: tuple[Tensor, Tensor], split: Sequence[Int[Tensor, "_"]]
+        self, samples: Any, split: Sequence[Any], metrics: Asked = ()
     ) -> list[Evaluation | None]:
-        """Loss and accuracy of each client's own model on its own samples, those of the `split`.
+        """Loss and metrics of each client's own model on its own samples, those of the `split`.
 
         It is the averaged model u with what is local as the client has it, or had it when it was
         last active. None is for clients without samples. Each process evaluates some clients.
         """
-        check_split(split, len(self.split), len(samples[1]))
-        here = dealt_evenly(len(split), self._processes.size)[self._processes.rank]
-        module = self.consensus()
         own: dict[str, Tensor] = {}
-        for name, some in zip(("params", "buffers"), self._sharing, strict=True):
-            own |= own_tensors(module, self._own_columns(name), some.own)
-        found = evaluate_each(module, own, self._loss, samples, split[here], self._seen)
-        return [each for some in self._processes.each(found) for each in some]
+        for name, sharing in zip(("params", "buffers"), self._sharing, strict=True):
+            columns = own_columns(self.workers, self._current.plan, name)
+            own |= own_tensors(self._model, columns, sharing.own)
+        clients = len(self.split)
+        return self._judge.clients(self.consensus(), own, samples, split, clients, metrics)
 
     def discrepancy(self) -> Discrepancy:
         """How far the workers are apart in what they share, in total and per part."""
@@ -405,19 +394,6 @@ class Simulation:
         """Sum a value per column over the columns of each part."""
         return average.per_part(columns, self._owner_of_columns(), len(self.partition.parts))
 
-    def _own_columns(self, name: str) -> Tensor:
-        """The local columns of the clients whose home is here, wherever these are active now."""
-        who, plan, bank = self._current.plan.participation, self._current.plan, self.workers.bank
-        spans = plan.local.of(name)
-        rows = joined(getattr(self.workers, name), spans)
-        if who is None or not spans or not bank:
-            return rows
-        own = bank.get(f"local.{name}")
-        kept = joined(bank[name], spans) if own is None else own.clone()
-        active = torch.tensor(who(max(1, self.workers.step)), device=kept.device)
-        plan.swap(rows, kept, active, active)
-        return kept
-
     def _owner_of_columns(self) -> Int[Tensor, "d"]:
         if self._owners[0] is not self.partition:  # which takes a while to find out
             self._owners = self.partition, self.partition.owners().to(self._device)
@@ -427,7 +403,7 @@ class Simulation:
         """The weighted mean of the workers' losses."""
         if self._mean[0] is not losses:  # an interval that adapts has seen it already
             weights = self._current.plan.all_weights_at(max(1, self.workers.step))
-            self._mean = losses, weights @ losses
+            self._mean = losses, weights @ losses.to(weights.dtype)
         return self._mean[1]
 
     def largest(self) -> Float[Tensor, "m"]:
@@ -444,25 +420,17 @@ class Simulation:
         """Of some value per worker, those of the workers held here."""
         return workers[self._current.plan.rows]
 
-    def _evaluate(self, module: nn.Module, samples: tuple[Tensor, ...]) -> Counts:
-        inputs, targets = (tensor.to(self._device) for tensor in samples)
-        return count(module, self._loss, (inputs, targets), self._seen)
-
-    def _seen(self, inputs: Tensor) -> Tensor:
+    def _seen(self, inputs: Any) -> Any:
         return self._transform(inputs, None)
 
     def _batch(self, step: int) -> Batch:
-        chosen = self._batches(step, self.clients(step))
-        indices, keys = (self._sent(tensor) for tensor in chosen)
-        inputs, targets = self.samples
-        return Batch(self._transform(inputs[indices], keys), targets[indices], keys)
+        (inputs, targets), keys = self._gather(step, self._draw)
+        return Batch(self._transform(inputs, keys), targets, keys)
 
-    def _sent(self, tensor: Tensor) -> Tensor:
-        """A tensor on the device, without waiting for what the device is at."""
-        if self._device.type != "cuda":
-            return tensor.to(self._device)
-        return tensor.pin_memory().to(self._device, non_blocking=True)
+    def _draw(self, step: int) -> tuple[Tensor, Tensor]:
+        """The indices of all workers' samples and their keys."""
+        return self._batches(step, self.clients(step))
 
 
-def _as_stored(inputs: Tensor, keys: Tensor | None) -> Tensor:
+def _as_stored(inputs: Any, keys: Tensor | None) -> Any:
     return inputs

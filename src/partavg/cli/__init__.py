@@ -7,6 +7,7 @@ import click
 from partavg.cli.commands.compare import compare
 from partavg.cli.commands.data import data
 from partavg.cli.commands.flower import flower
+from partavg.cli.commands.new import new
 from partavg.cli.commands.plan import plan
 from partavg.cli.commands.recipes import recipes
 from partavg.cli.commands.report import report
@@ -19,6 +20,7 @@ from partavg.cli.commands.watch import watch
 EXAMPLES = """\b
 Examples:
   partavg compare
+  partavg new mine
   partavg run recipe.toml --out runs/mine
   partavg reproduce table1 --rows cifar10 --scale 0.02
 """
@@ -48,6 +50,7 @@ for command in (
     compare,
     data,
     flower,
+    new,
     plan,
     recipes,
     report,

@@ -13,7 +13,7 @@ from partavg.comparison import PlannedRun
 from partavg.config import Config
 from partavg.data.dataset import Dataset
 from partavg.folder import RunFolder
-from partavg.metrics.meter import MetricFailed
+from partavg.metrics import MetricFailed
 from partavg.metrics.metric import Row
 from partavg.recipe_run import Run
 from partavg.session import Diverged
@@ -76,11 +76,11 @@ class RankTimes:
         self._display.end(summary)
 
 
-def train(run: Run, label: str, display: Display, request: StopRequest) -> None:
+def train(run: Run, label: str, display: Display, request: StopRequest, group: str = "") -> None:
     """Train a run to its end, showing progress; raise Stopped if any rank is asked to stop."""
     scale = run.config.training.scale
     shown = label if scale == 1 else f"{label} scaled {scale:g}"
-    train_session(run, shown, [RankTimes(display, run.processes)], request)
+    train_session(run, shown, [RankTimes(display, run.processes)], request, group)
 
 
 def train_all(
@@ -107,7 +107,7 @@ def train_all(
             introduce(run, display)
         label = f"{entry.scheme} seed {entry.seed}" if several else entry.scheme
         try:
-            train(run, label, display, request)
+            train(run, label, display, request, group=entry.folder.path.resolve().parent.name)
         except Diverged as error:
             display.say(f"{label} diverged")
             diverged.append(f"{entry.folder.path}: {error}")

@@ -11,8 +11,9 @@ from torch.distributed.distributed_c10d import Store
 from partavg.backends.processes import OneProcess
 from partavg.backends.rank_failure import RankLost
 from partavg.backends.ranks import Ranks, connect
+from partavg.budget import larger
 from partavg.cli import output
-from partavg.cli.resume import resuming_words
+from partavg.cli.resume import program, resuming_words
 from partavg.comparison import PlannedRun, resumed
 from partavg.config import Config
 from partavg.data.dataset import Dataset
@@ -41,7 +42,7 @@ class Job:
         with output.bad_input(self.processes.together()), output.plain_warnings():
             if self.processes.first(lambda: self._store is not None and self._store.check([key])):
                 resume, force = True, False  # it is this run that began before a restart
-            if resume and self.processes.first(lambda: _is_finished(folder, config)):
+            if resume and self.processes.first(lambda: _is_finished(folder, config, data)):
                 return None
             run = Run(config, data, folder, resume=resume, force=force, processes=self.processes)
         if self._store and self.processes.rank == 0:
@@ -49,7 +50,7 @@ class Job:
         return run
 
     def continued(
-        self, entries: Sequence[PlannedRun], *, resume: bool, force: bool
+        self, entries: Sequence[PlannedRun], data: Dataset, *, resume: bool, force: bool
     ) -> list[PlannedRun]:
         """The runs of a comparison, all with the engine of one that was started."""
 
@@ -58,19 +59,22 @@ class Job:
                 return resumed(entries)
             for entry in entries:
                 entry.folder.check_free(resume=resume, force=force)
+                if resume and entry.folder.exists:  # refuse before any of them goes on
+                    _goes_on(entry.folder, entry.config, data)
             return resumed(entries) if resume else list(entries)
 
         return self.processes.first(found)
 
     def resuming(self, context: click.Context, out: Path) -> list[str]:
         """The command that goes on with what the one of the context does in `out`."""
-        words = resuming_words(context, out)
+        words, own = resuming_words(context, out), program(context)
         if self._store is None:
-            return ["partavg", *words]
+            return [*(["python", *own] if own else ["partavg"]), *words]
         machines = os.environ.get("GROUP_WORLD_SIZE", "1")
         each = os.environ.get("LOCAL_WORLD_SIZE", str(self.processes.size))
         several = ["--nnodes", machines] if machines != "1" else []
-        return ["torchrun", *several, "--nproc-per-node", each, "-m", "partavg", *words]
+        which = own or ["-m", "partavg"]
+        return ["torchrun", *several, "--nproc-per-node", each, *which, *words]
 
     @property
     def _restarted(self) -> bool:
@@ -105,8 +109,11 @@ def job() -> Iterator[Job]:
         ranks.roll.close()
 
 
-def _is_finished(folder: RunFolder, config: Config) -> bool:
-    """Whether a run ended here; it must be the one wanted."""
-    if folder.finished:
-        folder.stored_config(config)
-    return folder.finished
+def _is_finished(folder: RunFolder, config: Config, data: Dataset) -> bool:
+    """Whether a run ended here, with the budget wanted; it must be the one wanted."""
+    return folder.finished and not _goes_on(folder, config, data)
+
+
+def _goes_on(folder: RunFolder, config: Config, data: Dataset) -> bool:
+    """Whether the run that was started here, which must be the one wanted, gets a larger budget."""
+    return larger(folder, folder.stored_config(config), config, data) is not None

@@ -6,6 +6,8 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
+from partavg.cli import completion
+from partavg.outputs import check_new
 from partavg.recipes import DEMO, names
 
 FETCHABLE = ("cifar10", "cifar100", "fashion_mnist", "imdb", "svhn", "svhn_extra")
@@ -43,7 +45,12 @@ scheme = click.option(
     "--scheme", help="A scheme: one of the recipe's own, or as in `partavg compare`."
 )
 settings = click.option(
-    "--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Change a setting."
+    "--set",
+    "overrides",
+    metavar="KEY=VALUE",
+    multiple=True,
+    shell_complete=completion.settings,
+    help="Change a setting.",
 )
 data = click.option(
     "--data",
@@ -56,13 +63,15 @@ out = click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), help="The folder to write to."
 )
 resume = click.option("--resume", is_flag=True, help="Continue what is in --out.")
-force = click.option("--force", is_flag=True, help="Overwrite what is in --out.")
+force = click.option("--force", is_flag=True, help="Overwrite the runs that are in --out.")
+overwrite = click.option("--force", is_flag=True, help="Overwrite files that are there already.")
 
 
-def check_suffix(path: Path | None, suffix: str) -> None:
-    """Raise a ValueError before a file of another kind, perhaps a recipe, is overwritten."""
+def check_file(path: Path | None, suffix: str, *, force: bool) -> None:
+    """Raise a ValueError for a file to write that is of another kind, or there already."""
     if path and path.suffix != suffix:
         raise ValueError(f"{path} does not end in {suffix}: name the file to write so")
+    check_new(path, force=force)
 
 
 def check_resume(out: Path | None, *, resume: bool, force: bool) -> None:

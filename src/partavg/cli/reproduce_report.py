@@ -8,8 +8,11 @@ from rich.table import Table
 
 from partavg import reproduce as reproducing
 from partavg.report.page import write_page
-from partavg.report.runs import ShownRun, of_entries
+from partavg.report.runs import ShownRun, find, load, of_entries
 from partavg.report.table import TextTable
+
+RESULTS = "results.csv"
+"""The file with all cells of a reproduction."""
 
 _HEAD = ("recipe", "scheme", "reported", "measured", "partial − periodic")
 
@@ -20,7 +23,7 @@ def write_row(
     """The report of a row that may be finished, and the results so far."""
     if all(entry.folder.finished for entry in row.entries):
         write_page(out / row.recipe.name / "report.html", of_entries(row.entries))
-    reproducing.write_csv(out / "results.csv", planned)
+    reproducing.write_csv(out / RESULTS, planned)
 
 
 def scaled(scale: float) -> str:
@@ -46,16 +49,43 @@ def table(rows: Sequence[reproducing.TableRow], scale: float) -> Table:
 
 
 def page(
-    rows: Sequence[reproducing.TableRow], scale: float
+    rows: Sequence[reproducing.TableRow], scale: float, out: Path
 ) -> tuple[list[ShownRun], list[TextTable]]:
-    """All runs of a reproduction, and the table, for one page."""
+    """All runs of a reproduction, and the table, for one page; those of before come last."""
+    ours = {entry.folder.path.resolve() for row in rows for entry in row.entries}
+    before = [path for path in find(out) if path not in ours]
+    alone = len(rows) == 1 and not before
     runs = [
         run
         for row in rows
-        for run in of_entries(row.entries, f"{row.recipe.name} " if len(rows) > 1 else "")
+        for run in of_entries(row.entries, "" if alone else f"{row.recipe.name} ")
     ]
+    runs += [_earlier(path, out) for path in before]
     caption = f"Against the paper: accuracy of u_K in %{scaled(scale)}"
-    return runs, [TextTable(caption, _HEAD, _cells(rows))]
+    cells = [*_cells(rows), *_earlier_cells(out / RESULTS, rows)]
+    return runs, [TextTable(caption, _HEAD, cells)]
+
+
+def _earlier(path: Path, out: Path) -> ShownRun:
+    """A run that another reproduction left in the folder."""
+    recipe = path.parent.relative_to(out.resolve()).as_posix()
+    scheme, _, seed = path.name.rpartition("-seed")
+    group = f"{recipe} {scheme or path.name}"
+    return load(path, f"{group}, seed {seed}" if scheme else group, group)
+
+
+def _earlier_cells(path: Path, rows: Sequence[reproducing.TableRow]) -> list[tuple[str, ...]]:
+    """What another reproduction found, as lines of the table."""
+    ours = {row.recipe.name for row in rows}
+    return [
+        (recipe, scheme, _with_deviation(*numbers[:2]), _with_deviation(*numbers[2:4]), "")
+        for recipe, scheme, *numbers in reproducing.read_csv(path)
+        if recipe not in ours
+    ]
+
+
+def _with_deviation(value: str, deviation: str) -> str:
+    return f"{value} ± {deviation}" if deviation else value or "–"
 
 
 def _cells(rows: Sequence[reproducing.TableRow]) -> list[tuple[str, ...]]:

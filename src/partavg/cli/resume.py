@@ -1,11 +1,18 @@
 """The command line that goes on with what a command began."""
 
+import sys
 from pathlib import Path
 
 import click
 from click.core import ParameterSource
 
 _ABOUT_THE_FOLDER = ("out", "resume", "force")
+
+
+def program(context: click.Context) -> list[str]:
+    """The program that a command belongs to: a user's own file, or none where it is `partavg`."""
+    called = context.find_root().info_name or ""
+    return [sys.argv[0]] if called.endswith(".py") else []
 
 
 def resuming_words(context: click.Context, out: Path) -> list[str]:

@@ -3,14 +3,15 @@
 import click
 import torch
 from rich.console import Console
-from torch.nn import functional as F
 
 from partavg import build
+from partavg.backends.checks import placed
+from partavg.backends.planner import client_weights
 from partavg.backends.simulate import Simulation
 from partavg.cli import output
 from partavg.config import Config
 from partavg.data.dataset import Dataset
-from partavg.data.split import Split
+from partavg.data.ownership import Split
 from partavg.sinks.progress import display
 from partavg.sinks.sink import RunInfo
 from partavg.theory import Estimates, Theorem, Theorem1, Theorem2, estimate
@@ -49,13 +50,13 @@ def measure(
 
         return estimate(
             simulation.consensus(),
-            F.cross_entropy,
+            build.loss(config),
             samples.train,
             owned,
             partition=simulation.partition,
             batch=config.training.batch,
             weights=torch.tensor(_weights(config, owned)),
-            transform=build.transform(config, samples, device),
+            transform=placed(build.transform(config, samples), device),
             engine=simulation.engine.name,
             roughness_of=roughness_of,
             method=method,
@@ -74,6 +75,4 @@ def theorem(config: Config, owned: Split, active: int) -> Theorem:
 
 
 def _weights(config: Config, owned: Split) -> tuple[float, ...]:
-    by_samples = config.averaging.weights == "samples"
-    counts = [len(samples) if by_samples else 1 for samples in owned]
-    return tuple(count / sum(counts) for count in counts)
+    return tuple(client_weights(config.averaging.weights, owned).tolist())

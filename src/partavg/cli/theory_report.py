@@ -89,16 +89,27 @@ class Findings:
         for sentence in (*self.verdict(), *self.caveats()):
             console.print(sentence, highlight=False, soft_wrap=True)
 
+    @property
+    def holds(self) -> bool:
+        """Whether the theorem covers the recipe, and its condition is satisfied."""
+        return self.bound.holds and not self.not_covered()
+
     def verdict(self) -> list[str]:
         """What the theorem says, in plain sentences."""
-        bound, longest = self.bound, self.longest
+        bound, longest, missing = self.bound, self.longest, self.not_covered()
+        holds, allows = ("would hold", "would allow") if missing else ("holds", "allows")
         excess = f"{self.lr / bound.largest_lr:.2g} times too large: the bound is not guaranteed"
         judged = (
-            f"Theorem {self.number} holds up to a learning rate of {bound.largest_lr:.3g} at "
-            f"interval {self.interval}. The learning rate {self.lr:g} "
-            f"{'satisfies it' if bound.holds else f'is {excess}'}; with it, the theorem allows "
+            f"{'it' if missing else f'Theorem {self.number}'} {holds} up to a learning rate of "
+            f"{bound.largest_lr:.3g} at interval {self.interval}. The learning rate {self.lr:g} "
+            f"is {'small enough' if bound.holds else excess}; with it, the theorem {allows} "
             f"{f'intervals up to {longest}' if longest else 'no interval at all'}."
         )
+        if missing:
+            judged = (
+                f"Theorem {self.number} promises nothing here: its proof does not cover "
+                f"{_listed(missing)}. Without that, {judged}"
+            )
         share = bound.terms[bound.dominant] / bound.total
         now = sum(self.estimates.joint)
         return [
@@ -107,25 +118,44 @@ class Findings:
             f"{bound.total:.3g} on the mean of ‖∇F(u_k)‖²; measured here, ‖∇F(u)‖² is {now:.3g}.",
         ]
 
+    def not_covered(self) -> list[str]:
+        """What the recipe does that the proofs do not allow for."""
+        config, averaging = self.config, self.config.averaging
+        schedule = config.lr_schedule
+        changes = schedule.name != "constant" or bool(schedule.options.get("warmup"))
+        found = {
+            f"the solver {config.solver.name}": config.solver.name != "sgd",
+            "momentum": self._momentum > 0,
+            "a learning rate that changes": changes,
+            "workers that are not active": config.participation.fraction < 1,
+            "parts in a shuffled order, which can wait for longer than the interval": (
+                averaging.shuffle and averaging.parts != 1
+            ),
+            "averages that arrive late": averaging.delay > 0,
+            "workers of unequal pace": config.pace.name != "even",
+            "an interval that changes": config.adapt.name != "fixed",
+            "parameters that are never averaged": bool(getattr(averaging, "local", ())),
+        }
+        return [what for what, applies in found.items() if applies]
+
+    @property
+    def _momentum(self) -> float:
+        solver = self.config.solver
+        local = solver if solver.name == "sgd" else solver.options.get("base")
+        return float(local.options.get("momentum", 0.0)) if local else 0.0
+
     def caveats(self) -> list[str]:
-        """Where the recipe leaves the theorems' assumptions."""
+        """What else must be said of the numbers."""
         found = ["These are estimates at one point; the theorems need bounds that hold on the way."]
         if len(self.constants.smoothness) > 1:
             found.append("Parts influence each other, so the bound takes L of the whole for each.")
-        solver = self.config.solver
-        if solver.name != "sgd":
-            found.append(f"The theorems are for SGD: they say nothing of {solver.name}.")
-        local = solver if solver.name == "sgd" else solver.options.get("base")
-        momentum = local.options.get("momentum", 0.0) if local else 0.0
-        if momentum:
+        if momentum := self._momentum:
             found.append(
-                f"The theorems are for SGD without momentum: with {momentum:g}, the learning rate "
-                f"acts like {self.lr / (1 - momentum):.3g}."
+                f"With momentum {momentum:g}, the learning rate acts like "
+                f"{self.lr / (1 - momentum):.3g}."
             )
-        if self.config.lr_schedule.name != "constant" or self.config.lr_schedule.options["warmup"]:
-            found.append("The theorems are for one learning rate: this is the largest to come.")
-        if self.config.participation.fraction < 1:
-            found.append("The theorems let every worker take part: here only some are active.")
+        if "a learning rate that changes" in self.not_covered():
+            found.append("Of the learning rates this is the largest to come.")
         if self.config.training.scale != 1:
             found.append(caveat([{"scale": self.config.training.scale}]).capitalize() + ".")
         return found
@@ -143,7 +173,8 @@ class Findings:
             "interval": self.interval,
             "lr": self.lr,
             "largest_lr": bound.largest_lr,
-            "holds": bound.holds,
+            "holds": self.holds,
+            "not_covered": self.not_covered(),
             "largest_interval": self.longest,
             "terms": dict(bound.terms),
             "dominant": bound.dominant,
@@ -215,6 +246,11 @@ def _table(*headings: str, title: str) -> Table:
         left = place == 0 or heading in ("formula", "over")
         table.add_column(heading, justify="left" if left else "right", no_wrap=True)
     return table
+
+
+def _listed(words: Sequence[str]) -> str:
+    """Words one after another: a, b and c."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 def _short(value: float) -> str:

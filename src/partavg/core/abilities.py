@@ -1,10 +1,17 @@
 """What a solver can do and what it needs, as the solver says it."""
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, is_dataclass
 from functools import partial
 
-from partavg.core.solver import Solver
+from torch import Tensor
+
+from partavg.core.solver import Solver, Sync
+
+StepWeight = Callable[[Tensor, Tensor], Tensor]
+"""(steps [m, p] since each part was averaged, [m, 1] since the start, the last one among them) ->
+how far a gradient that was always 1 moves a worker in that step, in learning rates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +41,12 @@ class Abilities:
     """Between two averagings of a part a worker must have begun from the first of them."""
     needs_equal_steps: bool = False
     """All workers must take the same steps."""
+    step_weight: StepWeight | None = None
+    """How far momentum carries a step, where there is any; `Sync.lr_sum` counts it for solvers that
+    estimate gradients."""
+    tells: Callable[[Sync], Tensor] | None = None
+    """A few numbers of each worker [m, s] that go along once with a message, whatever its columns;
+    their weighted sums come back in `Sync.told`."""
     only_for_unequal_steps: bool = False
     """Where all workers take the same steps it is plain averaging."""
     allows_delay: bool = True
@@ -73,6 +86,12 @@ def abilities(solver: Solver) -> Abilities:
             stacklevel=2,
         )
     return Abilities(**old)
+
+
+def step_weight(solver: Solver) -> StepWeight | None:
+    """How far a step carries, where a solver needs to know and it is not just its rate."""
+    said = abilities(solver)
+    return said.step_weight if said.estimates_gradients else None
 
 
 def name_of(solver: Solver) -> str:

@@ -79,10 +79,12 @@ class PostLocal:
 
 @dataclass(frozen=True, slots=True)
 class AdaComm:
-    """τ ← ⌈τ₀ √((η₀/η) (F/F₀))⌉ after every `block` steps, or half of τ if that does not shrink it.
+    """τ ← ⌈τ₀ √((η₀/η) (F/F₀))⌉ after every `block` steps (Wang, Joshi, 2019).
 
     F is the mean mini-batch loss of the last cycle, F₀ that of the first step, η₀ the highest rate
-    so far. Changes wait for the end of a cycle and of a warm-up (Wang, Joshi, 2019).
+    so far. At a rate that stays, τ is halved where the rule does not shrink it; where the rate has
+    decayed since the last decision the rule is taken as it is, and τ may grow. Changes wait for the
+    end of a cycle and of a warm-up.
     """
 
     block: int = 100
@@ -109,12 +111,13 @@ class AdaComm:
         """Another interval if a block is over."""
         loss = float(notes["sum"]) / notes["count"]
         notes |= {"sum": notes["sum"] * 0, "count": 0}
-        if step - notes["decided"] < self.block or lr > notes["last"]:
+        if step - notes["decided"] < self.block or lr > notes["last"] or not lr > 0:
             return now
-        notes["decided"] = step
+        decayed = lr < (notes["rate"] if "rate" in notes else notes["lr"])
+        notes |= {"decided": step, "rate": lr}
         ratio = notes["lr"] / lr * loss / max(float(notes["first"]), 1e-12)
         interval = math.ceil(given.interval * math.sqrt(max(ratio, 0.0)))
-        if interval >= now.interval:
+        if interval >= now.interval and not decayed:
             interval = now.interval // 2
         interval = max(1, interval)
         return now if interval == now.interval else recut(given, interval, step)
@@ -125,9 +128,9 @@ class FedLAMA:
     """Parts whose workers hardly differ are averaged in every `phi`-th cycle only.
 
     After every `phi` cycles the parts are sorted by their discrepancy per parameter; the least of
-    them, as long as their share of all discrepancy is below the share of the traffic that the
-    others make, wait (Lee, Zhang, Avestimehr, 2023). A partition by layer gives layers their own
-    intervals.
+    them wait, up to and with the one where their share of all discrepancy reaches the share of the
+    traffic that the others make, as in the author's code (Lee, Zhang, Avestimehr, 2023). A
+    partition by layer gives layers their own intervals.
     """
 
     phi: int = 2
@@ -161,16 +164,16 @@ class FedLAMA:
 
 
 def _least(apart: list[float], sizes: list[int]) -> set[int]:
-    """The parts that may wait: their share of the discrepancy is below the others' of the size."""
+    """The parts that may wait: until their share of the discrepancy is the others' of the size."""
     order = sorted(range(len(sizes)), key=lambda part: apart[part] / sizes[part])
     waiting: set[int] = set()
     seen = size = 0.0
     for part in order:
         seen += apart[part] / max(sum(apart), 1e-300)
         size += sizes[part] / sum(sizes)
+        waiting.add(part)
         if seen >= 1 - size:
             break
-        waiting.add(part)
     return waiting
 
 
@@ -191,7 +194,7 @@ def post_local(decays: tuple[int, ...], scale: Fraction, *, until: int = 0) -> A
 
 
 def adacomm(decays: tuple[int, ...], scale: Fraction, *, block: int = 100) -> Adapt:
-    """Shorter intervals as the loss falls."""
+    """Shorter intervals as the loss falls, longer ones as the rate does."""
     return AdaComm(max(1, nearest(block, scale)) if block > 0 else block)
 
 

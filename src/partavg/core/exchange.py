@@ -1,18 +1,20 @@
 """Exchange between workers: averaging parts, now or on their way, and handing models over."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
-from itertools import accumulate, chain
+from itertools import accumulate
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, tensor
 
+from partavg.core.abilities import abilities
 from partavg.core.aggregate import About, one_message, weighted_sum
 from partavg.core.average import (
     Arriving,
     Reduce,
     Views,
+    accumulating,
     alone,
     collect,
     consensus,
@@ -20,7 +22,7 @@ from partavg.core.average import (
     discrepancy,
     reduced,
 )
-from partavg.core.mean import Mean
+from partavg.core.mean import Mean, only_averaging
 from partavg.core.participation import Participation
 from partavg.core.partition import Span
 from partavg.core.plan import Plan
@@ -63,7 +65,8 @@ def average_(
             "sync": tuple(sync),
             "total": arriving,
             "lengths": lengths,
-            "sent": [rows.clone() for rows in chain(*columns)],
+            "sent": [rows.clone() for rows in columns[0]],
+            "counted": workers.buffers[:, _counters(plan, part)],
         }
     else:
         deliver_(*columns, arriving(), lengths, workers.memory, spans, solver=solver, sync=sync)
@@ -106,7 +109,7 @@ def send(
 def about(common: Float[Tensor, "d"], part: int, step: int, plan: Plan, solver: Solver) -> About:
     """What an Aggregate is told beside the messages about a part."""
     spans = plan.partition.parts[part]
-    last = torch.cat([common[start:stop] for start, stop in spans])
+    last = torch.cat([common[start:stop] for start, stop in spans]).to(accumulating(common.dtype))
     seed = fold(plan.seed, "aggregate", step, part)
     return About(part, step, seed, last, _places(spans, solver))
 
@@ -115,9 +118,9 @@ def _places(spans: Sequence[Span], solver: Solver) -> tuple[slice, ...]:
     """Where the parameters of some spans lie in a message; nowhere if they are not sent."""
     if not sends_parameters(solver):
         return ()
-    each, beside = message_length(solver)
-    widths = [stop - start for start, stop in spans]
-    starts = accumulate((each * width + beside for width in widths), initial=0)
+    length, widths = message_length(solver), [stop - start for start, stop in spans]
+    each = (length.per_column * width + length.per_span for width in widths)
+    starts = accumulate(each, initial=0)
     return tuple(slice(at, at + width) for at, width in zip(starts, widths, strict=False))
 
 
@@ -128,17 +131,35 @@ def _note_common_(workers: Workers, spans: Sequence[Span], params: Views) -> Non
             workers.common[start:stop] = rows[0]
 
 
-def arrive_(workers: Workers, plan: Plan, solver: Solver, *, at_once: bool = False) -> None:
-    """Apply the averages that arrive with this step: x ← u + (x now − x when it was sent)."""
+def arrive_(
+    workers: Workers,
+    plan: Plan,
+    solver: Solver,
+    *,
+    at_once: bool = False,
+    averaged_again: Collection[int] = (),
+) -> None:
+    """Apply the averages that arrive with this step: x ← u + (x now − x when it was sent).
+
+    Buffers are what was averaged, without what happened since: the difference of two variances is
+    none, and with it one could turn negative. Only whole numbers count on. The buffers of
+    parts that are `averaged_again` at once do not become what is older.
+    """
     for part, message in list(workers.pending.items()):
         if at_once or message["arrives"] <= workers.step:
-            spans = plan.partition.parts[part]
-            columns, sent = workers.columns(spans, plan.buffer_parts[part]), message["sent"]
-            for rows, before in zip(chain(*columns), sent, strict=True):
+            spans, counters = plan.partition.parts[part], _counters(plan, part)
+            params, buffers = workers.columns(spans, plan.buffer_parts[part])
+            if part in averaged_again:
+                counters, buffers = [], [rows.clone() for rows in buffers]
+            sent = message["sent"][: len(spans)]
+            since = workers.buffers[:, counters]
+            if counters:
+                since = since - message.get("counted", since)  # 0.2 did not know of it
+            for rows, before in zip(params, sent, strict=True):
                 rows.sub_(before)
             deliver_(
-                sent[: len(spans)],
-                sent[len(spans) :],
+                sent,
+                buffers,
                 arrived(message),
                 message["lengths"],
                 workers.memory,
@@ -146,28 +167,39 @@ def arrive_(workers: Workers, plan: Plan, solver: Solver, *, at_once: bool = Fal
                 solver=solver,
                 sync=Sync(*message["sync"]),
             )
-            _note_common_(workers, spans, sent[: len(spans)])
-            for rows, after in zip(chain(*columns), sent, strict=True):
+            _note_common_(workers, spans, sent)
+            for rows, after in zip(params, sent, strict=True):
                 rows.add_(after)
+            workers.buffers[:, counters] += since
             del workers.pending[part]
 
 
+def _counters(plan: Plan, part: int) -> list[int]:
+    """The columns of a part's buffers that hold whole numbers."""
+    spans = plan.buffer_parts[part]
+    return [at for at in plan.counters if any(start <= at < stop for start, stop in spans)]
+
+
 def settle_(
-    workers: Workers, plan: Plan, solver: Solver, reduce: Reduce = alone, *, all_parts: bool = False
+    workers: Workers, plan: Plan, solver: Solver, reduce: Reduce = alone, *, plainly: bool = False
 ) -> None:
     """Average all that was not averaged after the last step: then all workers are the same.
 
-    Where averaging leaves workers apart, the parts averaged after the last step must be again.
+    If `plainly` without the solver's outer step, and without what keeps workers apart: then the
+    parts averaged after the last step must be again.
     """
-    arrive_(workers, plan, solver, at_once=True)
-    due = [] if all_parts else _just_averaged(workers, reduce)
+    apart = plainly and abilities(solver).keeps_apart
+    due = [] if apart else _just_averaged(workers, reduce)
+    rest = [part for part in range(len(plan.partition.parts)) if part not in due]
+    arrive_(workers, plan, solver, at_once=True, averaged_again=rest)
+    if plainly:
+        solver = only_averaging(solver)
     known = {span for part in due for span in plan.buffer_parts[part]}
     before = workers.bytes
-    for part in range(len(plan.partition.parts)):
-        if part not in due:
-            fresh = tuple(span for span in plan.buffer_parts[part] if span not in known)
-            known.update(fresh)
-            average_(workers, part, plan, solver, reduce, buffers=fresh, exact=True)
+    for part in rest:
+        fresh = tuple(span for span in plan.buffer_parts[part] if span not in known)
+        known.update(fresh)
+        average_(workers, part, plan, solver, reduce, buffers=fresh, exact=True)
     workers.messages += workers.bytes > before
 
 
@@ -210,10 +242,10 @@ def redistribute_(
 
     What was averaged after the last step is known to all already and costs nothing again.
     """
-    arrive_(workers, plan, solver, at_once=True)
     if who.redistribution == "average":
-        settle_(workers, plan, solver, reduce)
-    elif who.redistribution == "permute":
+        settle_(workers, plan, solver, reduce, plainly=abilities(solver).keeps_apart)
+    arrive_(workers, plan, solver, at_once=True)
+    if who.redistribution == "permute":
         # The models stay in their rows: it is the data that each row reads that changes.
         due = _just_averaged(workers, reduce)
         known = {span for part in due for span in plan.buffer_parts[part]}

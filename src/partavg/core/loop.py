@@ -1,15 +1,18 @@
 """The one training loop: a local step on every worker, then average the parts that are due."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, pairwise
+from operator import itemgetter
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from partavg.core.abilities import lowest
+from partavg.core.abilities import lowest, step_weight
 from partavg.core.average import Reduce, alone
 from partavg.core.exchange import arrive_, average_, redistribute_
+from partavg.core.inputs import Inputs, each
 from partavg.core.partition import Span
 from partavg.core.plan import Plan
 from partavg.core.solver import Solver, Step
@@ -19,9 +22,25 @@ from partavg.core.workers import Workers
 class Batch(NamedTuple):
     """One mini-batch for every worker, and a key per worker for all that is random in a step."""
 
-    inputs: Shaped[Tensor, "m n *x"]
-    targets: Shaped[Tensor, "m n *y"]
+    inputs: Inputs
+    """Tensors of shape [m, n, …], n samples for each of m workers."""
+    targets: Inputs
+    """Likewise."""
     keys: Int[Tensor, "m"]
+
+    def each(self, function: Callable[[Tensor], Tensor]) -> "Batch":
+        """The same batch with a function applied to every tensor."""
+        inputs, targets = each(function, self.inputs), each(function, self.targets)
+        return Batch(inputs, targets, function(self.keys))
+
+    def some(self, rows: slice) -> "Batch":
+        """The mini-batches of some workers."""
+        return self.each(itemgetter(rows))
+
+    def one(self, row: int) -> tuple[Inputs, Inputs, Int[Tensor, ""]]:
+        """The inputs, targets and key of one worker."""
+        own = itemgetter(row)
+        return each(own, self.inputs), each(own, self.targets), self.keys[row]
 
 
 class Gradients(NamedTuple):
@@ -86,6 +105,7 @@ def train(
     Between two records the caller may evaluate, save `workers`, or stop. `Simulation.train` calls
     it with all that it needs; call it yourself with an engine or batches of your own.
     """
+    weigh = step_weight(solver)
     for step in range(workers.step + 1, until + 1):
         if plan.participation and plan.participation.changes(step):
             watch("redistribution")
@@ -109,8 +129,7 @@ def train(
             watch("engine")
         if resting:
             workers.buffers[resting[0]] = resting[1]
-        workers.steps += moves
-        workers.lr_sum += rate * moves
+        workers.count_(rate, moves, weigh)
         workers.step = step
         watch("averaging")
         due = plan.schedule(step)
@@ -141,10 +160,9 @@ def _step_(
     own_taken = workers.taken if workers.local_taken is None else workers.local_taken
     if lowest(solver) is solver and own_taken is workers.taken:
         local = ()  # all columns step alike
-    for piece, of_piece in pieces:
-        for columns, is_local in _cut(piece, local):
+    for piece in pieces:
+        for columns, grads, is_local in _cut(*piece, local) if local else ((*piece, False),):
             mine, taken = (lowest(solver), own_taken) if is_local else (solver, workers.taken)
-            grads = of_piece[:, columns.start - piece.start : columns.stop - piece.start]
             for run in runs:
                 memory = {
                     name: (tensor[run] if len(tensor) == count else tensor)[:, columns]
@@ -154,18 +172,14 @@ def _step_(
                 mine.step_(workers.params[run, columns], own, memory, Step(lr, taken[run]))
 
 
-def _cut(piece: slice, local: Sequence[Span]) -> Iterator[tuple[slice, bool]]:
-    """Columns cut where local ones begin and end, and whether they are local."""
-    start = piece.start
-    for first, last in local:
-        first, last = max(first, start), min(last, piece.stop)
-        if first < last:
-            if start < first:
-                yield slice(start, first), False
-            yield slice(first, last), True
-            start = last
-    if start < piece.stop:
-        yield slice(start, piece.stop), False
+def _cut(
+    piece: slice, grads: Tensor, local: Sequence[Span]
+) -> Iterator[tuple[slice, Tensor, bool]]:
+    """Columns and gradients cut where local ones begin and end, and whether they are local."""
+    ends = {piece.start, piece.stop, *(min(max(x, piece.start), piece.stop) for x in chain(*local))}
+    for start, stop in pairwise(sorted(ends)):
+        own = any(first <= start < last for first, last in local)
+        yield slice(start, stop), grads[:, start - piece.start : stop - piece.start], own
 
 
 def _runs(stepping: Tensor, rows: slice) -> list[slice]:

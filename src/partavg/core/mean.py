@@ -1,4 +1,4 @@
-"""Averaging and nothing else, as a solver."""
+"""Averaging and nothing else, as a solver, and what of a solver only averages."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -6,9 +6,9 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from partavg.core.abilities import Abilities
+from partavg.core.abilities import Abilities, abilities, below
 from partavg.core.layout import Layout
-from partavg.core.solver import State, Step, Sync
+from partavg.core.solver import Solver, State, Step, Sync
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +35,11 @@ class Mean:
     ) -> None:
         """Take the mean."""
         rows.copy_(total)
+
+
+def only_averaging(solver: Solver) -> Solver:
+    """The solver without what steps away from the average, or keeps workers apart."""
+    said, base = abilities(solver), below(solver)
+    if said.outer_step and base is not None:
+        return only_averaging(base)
+    return Mean() if said.keeps_apart else solver

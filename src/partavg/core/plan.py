@@ -39,6 +39,8 @@ class Plan:
     """What becomes of the workers' messages."""
     seed: int = 0
     """From which an Aggregate draws."""
+    counters: tuple[int, ...] = ()
+    """Columns of the buffers that hold whole numbers, which count on while averages are late."""
     local_buffers: tuple[Span, ...] = ()
     """The columns of the buffers that belong to no part, see `Partition`."""
 

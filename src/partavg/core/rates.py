@@ -125,5 +125,5 @@ def _warmup(value: float, length: Fraction) -> int:
 
 
 RATES: Names[Callable[..., Rate]] = Names(
-    "learning-rate schedule", {"constant": constant, "cosine": cosine, "step": step}
+    "lr_schedule", {"constant": constant, "cosine": cosine, "step": step}
 )

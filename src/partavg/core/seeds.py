@@ -1,8 +1,10 @@
 """One seed for a run; everything random is a pure function of it and of where it is used."""
 
 import hashlib
-from collections.abc import Iterator
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -53,17 +55,59 @@ def _shifted(state: Tensor, bits: int) -> Tensor:
     return (state >> bits) & ((1 << (64 - bits)) - 1)
 
 
+class Source(NamedTuple):
+    """One of the generators that a program draws from without naming it."""
+
+    read: Callable[[], Any]
+    write: Callable[[Any], object]
+    seed: Callable[[int], object]
+
+
+OTHERS = {
+    "random": Source(random.getstate, random.setstate, random.seed),
+    "numpy": Source(
+        np.random.get_state, np.random.set_state, lambda seed: np.random.seed(seed % 2**32)
+    ),
+}
+"""The generators that are not torch's."""
+
+
+def sources(device: torch.device, others: Iterable[str] = OTHERS) -> dict[str, Source]:
+    """The generators of torch, of the processor and of a device, and some others."""
+    generators = {"torch": torch.default_generator}
+    if device.type == "cuda":
+        generators["torch.cuda"] = torch.cuda.default_generators[device.index or 0]
+    own = {n: Source(g.get_state, g.set_state, g.manual_seed) for n, g in generators.items()}
+    return {**own, **{name: OTHERS[name] for name in others}}
+
+
+def moved(device: torch.device, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The states of all generators; of those only that changed, if it is said what they were."""
+    states = {name: source.read() for name, source in sources(device).items()}
+    if before is None:
+        return states
+    return {name: now for name, now in states.items() if not same_state(now, before[name])}
+
+
+def same_state(one: Any, other: Any) -> bool:
+    """Whether two states of a generator are equal; those of numpy and Python are tuples."""
+    if isinstance(one, Tensor):
+        return torch.equal(one, other)
+    return all(np.array_equal(*both) for both in zip(one, other, strict=True))
+
+
 @contextmanager
-def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's own generator of a device for a while, then restore it.
+def seeded(seed: int, device: torch.device, others: Iterable[str] = ()) -> Iterator[None]:
+    """Seed torch's own generators, and perhaps others, for a while, then restore them.
 
     torch.manual_seed would take a millisecond, because it looks for every kind of device.
     """
-    cuda = device.type == "cuda"
-    generator = torch.cuda.default_generators[device.index] if cuda else torch.default_generator
-    state = generator.get_state()
-    generator.manual_seed(seed)
+    some = sources(device, others).values()
+    states = [source.read() for source in some]
+    for source in some:
+        source.seed(seed)
     try:
         yield
     finally:
-        generator.set_state(state)
+        for source, state in zip(some, states, strict=True):
+            source.write(state)

@@ -26,11 +26,17 @@ class Sync(NamedTuple):
     steps: Float[Tensor, "m 1"]
     """Local steps."""
     lr_sum: Float[Tensor, "m 1"]
-    """Sum of the learning rates of those steps: exact under any schedule."""
+    """Sum of the learning rates of those steps: exact under any schedule.
+
+    For a solver that `estimates_gradients` each rate counts as far as momentum carries it, so that
+    the sum is how far a gradient that was always 1 moved the worker."""
     taken: Float[Tensor, "m 1"]
     """Local steps since the start."""
     active_fraction: float = 1.0
     """Of all clients, those that are active."""
+    told: Float[Tensor, "s"] | None = None
+    """When a message is decoded: the weighted sums of what workers told beside it, see
+    `Abilities.tells`."""
 
     @property
     def share(self) -> float:

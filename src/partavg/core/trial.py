@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -67,10 +68,21 @@ def sends_parameters(solver: Solver) -> bool:
     return torch.equal(trial.encoded()[:, : trial.rows.shape[1]], trial.rows)
 
 
-def message_length(solver: Solver) -> tuple[int, int]:
-    """Numbers that a message has per column, and beside: solvers treat each column by itself."""
-    one, two = (Trial(solver, width).encoded().shape[1] for width in (1, 2))
-    return two - one, 2 * one - two
+class MessageLength(NamedTuple):
+    """How many numbers a message has, since solvers treat each column by itself."""
+
+    per_column: int
+    per_span: int
+    """Beside the columns of each span."""
+    once: int
+    """Beside all spans."""
+
+
+def message_length(solver: Solver) -> MessageLength:
+    """How many numbers a solver's messages have."""
+    one, two = (Trial(solver, width) for width in (1, 2))
+    short, long = (trial.encoded().shape[1] for trial in (one, two))
+    return MessageLength(long - short, 2 * short - long, one.told().shape[1])
 
 
 class Trial:
@@ -95,13 +107,23 @@ class Trial:
             self._check_message(sent)
         return sent
 
+    def told(self) -> Tensor:
+        """What the two tell beside their messages."""
+        tells = abilities(self._solver).tells
+        with self._trying("tells"):
+            told: object = tells(self.sync) if tells else self.rows.new_empty(2, 0)
+            if not isinstance(told, Tensor) or told.ndim != 2 or len(told) != 2:
+                raise ValueError("it gives no tensor with a row per worker")
+        return told
+
     def averages_plainly(self) -> bool:
         """Average; whether that was to send the rows and copy the mean, and nothing else."""
         kept = {name: entry.clone() for name, entry in self.memory.items()}
-        sent = self.encoded()
+        sent, told = self.encoded(), self.told()
         total, as_rows = sent.mean(0), torch.equal(sent, self.rows)
+        sync = self.sync._replace(told=told.to(total.dtype).mean(0)) if told.numel() else self.sync
         with self._trying("decode_"):
-            self._solver.decode_(self.rows, total, self.memory, self.sync)
+            self._solver.decode_(self.rows, total, self.memory, sync)
         copied = as_rows and torch.equal(self.rows, total.expand_as(self.rows))
         return copied and all(
             name in self.memory and torch.equal(kept[name], self.memory[name]) for name in kept

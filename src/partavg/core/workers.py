@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from partavg.core.abilities import StepWeight
 from partavg.core.average import Slices, Views
 from partavg.core.layout import Layout
 from partavg.core.local_columns import NOTHING_LOCAL, LocalColumns, joined, put_back_
@@ -27,7 +28,7 @@ class Workers:
     steps: Float[Tensor, "m p"]
     """Local steps of each worker since each part was last averaged."""
     lr_sum: Float[Tensor, "m p"]
-    """Sum of the learning rates of those steps."""
+    """Sum of the learning rates of those steps, see `Sync`."""
     taken: Float[Tensor, "m 1"]
     """Local steps of each worker since the start."""
     step: int = 0
@@ -73,6 +74,13 @@ class Workers:
         clock = slice(part, part + 1)
         counts = self.steps[:, clock].clone(), self.lr_sum[:, clock].clone(), self.taken.clone()
         return Sync(*counts, active_fraction)
+
+    def count_(
+        self, lr: float, moves: Float[Tensor, "m 1"] | int = 1, weigh: StepWeight | None = None
+    ) -> None:
+        """Count a local step, `taken` already, of those workers that move."""
+        self.steps += moves
+        self.lr_sum += lr * moves * (weigh(self.steps, self.taken) if weigh else 1)
 
     def recut(self, parts: int) -> None:
         """Begin to count for other parts, all of them just averaged."""

@@ -86,7 +86,10 @@ def _about_parts(chosen: Cost, rivals: list[Cost]) -> str:
 
 def _about_delay(at_once: Cost, late: Cost, chosen: Cost) -> str:
     """What averages that arrive late save, or would save."""
-    saving = _percent(1 - late.seconds / at_once.seconds)
+    saved = 1 - late.seconds / at_once.seconds
+    saving = _percent(saved)
+    if chosen is at_once and saved < 0.005:
+        return "overlapping would save nothing"
     if chosen is at_once:
         return f"overlapping would save no more than {saving}"
     steps = "one step" if chosen.delay == 1 else f"{chosen.delay} steps"

@@ -31,7 +31,7 @@ _MODULES: dict[str, ModuleType] = {
 """Each has a function `load`, and a `Source` for the files that do not come with the package."""
 
 DATASETS: Names[Callable[..., Dataset]] = Names(
-    "dataset", {name: module.load for name, module in _MODULES.items()}
+    "data", {name: module.load for name, module in _MODULES.items()}
 )
 
 SOURCES: dict[str, Source] = {

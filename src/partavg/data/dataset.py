@@ -1,68 +1,119 @@
-"""What a dataset is: tensors of samples to train on and to test on."""
+"""What a dataset is: samples to train on and to test on."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Int, Shaped
+from jaxtyping import Int
 from torch import Tensor
 
+from partavg.core.inputs import Inputs
+from partavg.data.convert import as_samples
+from partavg.data.ids import numbered_alike
+from partavg.data.samples import Samples, shapes
 
-class Samples(NamedTuple):
-    """Inputs and targets, one row each per sample."""
-
-    inputs: Shaped[Tensor, "n *x"]
-    targets: Shaped[Tensor, "n *y"]
+__all__ = ["Dataset", "Samples"]
 
 
-class Dataset(NamedTuple):
-    """A classification task."""
-
+class _Fields(NamedTuple):
     train: Samples
     test: Samples
-    classes: int
+    classes: Any = None
+    """How many there are; None where targets are no classes."""
     writers: Int[Tensor, "n"] | None = None
-    """The writer of each training sample, where the dataset knows."""
+    """The writer, or any other client, of each training sample, where the dataset knows."""
     test_writers: Int[Tensor, "_"] | None = None
-    """The writer of each test sample, numbered as those of the training samples."""
+    """That of each test sample, numbered as those of the training samples."""
+
+
+class Dataset(_Fields):
+    """A task: samples to train on and to test on, in any form that `as_samples` takes.
+
+    `classes` is their number, if targets are classes. `writers` is the client of each training
+    sample, if it is known: a number, or any name. `test_writers` is that of each test sample.
+
+    >>> x, y = torch.zeros(6, 4), torch.arange(6) % 3
+    >>> data = Dataset(train=(x[:4], y[:4]), test=(x[4:], y[4:]), classes=3)
+    >>> data.shape, data.train.size
+    ((4,), 4)
+    """
+
+    __slots__ = ()
+
+    def __new__(
+        cls,
+        train: Any,
+        test: Any,
+        classes: int | None = None,
+        writers: Any = None,
+        test_writers: Any = None,
+    ) -> "Dataset":
+        """Look at what is given, and make samples of it."""
+        who, tested = numbered_alike(writers, test_writers)
+        return super().__new__(
+            cls, _samples(train, "training"), _samples(test, "test"), classes, who, tested
+        )
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of one input."""
-        return tuple(self.train.inputs.shape[1:])
+    def shape(self) -> Any:
+        """The shape of one input, a tuple of numbers; of several, a tuple or a dict of shapes."""
+        return _shape(self.train.inputs)
 
     def check(self, name: str) -> None:
         """Raise a ValueError if its tensors do not fit each other."""
-        if not isinstance(self.classes, int):
-            raise ValueError(f"dataset {name} has classes {self.classes!r}: give their number")
+        classes = self.classes
+        if classes is not None and (not isinstance(classes, int) or isinstance(classes, bool)):
+            raise ValueError(f"dataset {name} has classes {classes!r}: give their number, or None")
         for what, samples in (("training", self.train), ("test", self.test)):
-            inputs, targets = samples
-            if not (isinstance(inputs, Tensor) and isinstance(targets, Tensor)):
-                raise ValueError(f"dataset {name} has {what} samples that are no tensors")
-            if not len(inputs) or len(inputs) != len(targets) or inputs.shape[1:] != self.shape:
+            try:
+                samples.check()
+            except ValueError as error:
+                raise ValueError(f"dataset {name}, {what} samples: {error}") from None
+            labels = samples.labels
+            if not classes or labels is None:
+                continue
+            least, most = int(labels.min()), int(labels.max())
+            if not 0 <= least <= most < classes:
                 raise ValueError(
-                    f"dataset {name} has {what} inputs {list(inputs.shape)} and targets "
-                    f"{list(targets.shape)}: give as many of both, inputs of one shape"
+                    f"dataset {name} has {what} targets from {least} to {most}: with {classes} "
+                    f"classes, use 0 to {classes - 1}"
                 )
-            labels = targets.ndim == 1 and not targets.is_floating_point()
-            if labels and not 0 <= int(targets.min()) <= int(targets.max()) < self.classes:
-                raise ValueError(
-                    f"dataset {name} has {what} targets from {int(targets.min())} to "
-                    f"{int(targets.max())}: with {self.classes} classes, use 0 to "
-                    f"{self.classes - 1}"
-                )
+        if _shape(self.test.inputs) != self.shape:
+            raise ValueError(
+                f"dataset {name} has training inputs {shapes(self.train.inputs)} and test inputs "
+                f"{shapes(self.test.inputs)}: give inputs of one shape"
+            )
+        if self.writers is not None and len(self.writers) != self.train.size:
+            raise ValueError(
+                f"dataset {name} has {self.train.size} training samples and writers of "
+                f"{len(self.writers)}: give one for each"
+            )
 
     def reduced(self, train: int, test: int) -> "Dataset":
         """At most so many samples, evenly spread over those there are."""
         kept, judged = (
-            torch.arange(min(wanted, len(samples.targets))) * len(samples.targets) // wanted
-            if wanted < len(samples.targets)
+            torch.arange(min(wanted, samples.size)) * samples.size // wanted
+            if wanted < samples.size
             else slice(None)
             for wanted, samples in ((train, self.train), (test, self.test))
         )
-        return Dataset(
-            Samples(*(tensor[kept] for tensor in self.train)),
-            Samples(*(tensor[judged] for tensor in self.test)),
-            self.classes,
-            None if self.writers is None else self.writers[kept],
-            None if self.test_writers is None else self.test_writers[judged],
+        return self._replace(
+            train=self.train.some(kept),
+            test=self.test.some(judged),
+            writers=None if self.writers is None else self.writers[kept],
+            test_writers=None if self.test_writers is None else self.test_writers[judged],
         )
+
+
+def _samples(given: Any, what: str) -> Samples:
+    try:
+        return as_samples(given)
+    except ValueError as error:
+        raise ValueError(f"{what} samples: {error}") from None
+
+
+def _shape(inputs: Inputs) -> Any:
+    if isinstance(inputs, Tensor):
+        return tuple(inputs.shape[1:])
+    if isinstance(inputs, dict):
+        return {name: tuple(tensor.shape[1:]) for name, tensor in inputs.items()}
+    return tuple(tuple(tensor.shape[1:]) for tensor in inputs)

@@ -1,7 +1,7 @@
 """From stored images to what a model sees: normalized, and when training cropped and flipped."""
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float, Int, UInt8
@@ -36,13 +36,19 @@ class Images:
     @classmethod
     def fit(
         cls,
-        images: UInt8[Tensor, "n c h w"],
+        images: Any,
         *,
         normalize: str = "channel",
         crop: int = 0,
         flip: bool = False,
     ) -> "Images":
         """With the mean and deviation of each channel, or of each pixel, of the images."""
+        if not isinstance(images, Tensor) or images.dtype != torch.uint8 or images.ndim != 4:
+            shape = f"{images.dtype} {list(images.shape)}" if hasattr(images, "shape") else "none"
+            raise ValueError(
+                f"images of bytes are normalized, uint8 [n, channels, height, width], and these "
+                f"are {shape}: give such a tensor"
+            )
         if normalize not in get_args(Normalize):
             known = ", ".join(get_args(Normalize))
             raise ValueError(f"normalize {normalize!r} is not known: use {known}")
@@ -53,6 +59,10 @@ class Images:
         else:
             mean, deviation = _statistics(images, (0, 2, 3) if normalize == "channel" else (0,))
         return cls(mean.to(images.device), deviation.to(images.device), crop, flip)
+
+    def to(self, device: torch.device) -> "Images":
+        """The same for images on another device."""
+        return replace(self, mean=self.mean.to(device), deviation=self.deviation.to(device))
 
     def __call__(
         self, images: UInt8[Tensor, "*m n c h w"], keys: Int[Tensor, "*m"] | None = None

@@ -1,36 +1,60 @@
-"""Which worker owns which samples."""
+"""Which worker owns which samples: drawn from labels, or from numbers of samples."""
 
-import zipfile
 from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from partavg.core.seeds import fold
+from partavg.data.clients import by_client, writer
+from partavg.data.ids import class_labels, how_many
+from partavg.data.ownership import Split, check_workers
+from partavg.data.saved_split import saved
 from partavg.registry import Names
-
-Split = list[Int[Tensor, "_"]]
-"""The indices of each worker's samples."""
 
 _TRIES = 1000
 
 
-def iid(labels: Int[Tensor, "n"], workers: int, seed: int) -> Split:
+def iid(labels: Any, workers: int, seed: int) -> Split:
     """Shuffle all samples and deal them out evenly.
 
     >>> [len(owned) for owned in iid(torch.zeros(10, dtype=torch.long), workers=4, seed=0)]
     [3, 3, 2, 2]
     """
-    _check_workers(len(labels), workers)
-    order = np.random.default_rng(fold(seed, "split")).permutation(len(labels))
+    count = how_many(labels)
+    check_workers(count, workers)
+    order = _generator(seed).permutation(count)
     return [_owned([part]) for part in np.array_split(order, workers)]
 
 
+def by_quantity(
+    labels: Any, workers: int, seed: int, *, alpha: float = 0.5, minimum: int = 10
+) -> Split:
+    """Shuffle all samples and deal out shares drawn from Dir(alpha): small alpha, uneven sizes.
+
+    All workers own the same mixture of labels. Every worker gets `minimum` samples first; the rest
+    is what is shared out.
+
+    >>> owned = by_quantity(torch.zeros(600), workers=4, seed=0, alpha=0.5)
+    >>> sum(map(len, owned)), min(map(len, owned)) >= 10
+    (600, True)
+    """
+    count = how_many(labels)
+    check_workers(count, workers, minimum)
+    _check_alpha(alpha)
+    generator = _generator(seed)
+    order = generator.permutation(count)
+    rest = count - workers * minimum
+    more = np.cumsum(generator.dirichlet(np.full(workers, alpha)))[:-1] * rest
+    cuts = np.arange(1, workers) * minimum + more.astype(int)
+    return [_owned([part]) for part in np.split(order, cuts)]
+
+
 def dirichlet(
-    labels: Int[Tensor, "n"],
+    labels: Any,
     workers: int,
     seed: int,
     *,
@@ -48,18 +72,10 @@ def dirichlet(
     >>> sum(map(len, owned)), min(map(len, owned)) >= 10
     (600, True)
     """
-    _check_workers(len(labels), workers)
-    if not 0 < alpha < float("inf"):
-        raise ValueError(
-            f"alpha {alpha} is not a number above 0: 0.1 is very uneven, 100 nearly even"
-        )
-    if minimum * workers > len(labels):
-        raise ValueError(
-            f"{workers} workers cannot own {minimum} of {len(labels)} samples each: "
-            f"use fewer workers or a lower minimum"
-        )
-    generator = np.random.default_rng(fold(seed, "split"))
-    known = labels.cpu().numpy()
+    known = class_labels(labels)
+    check_workers(len(known), workers, minimum)
+    _check_alpha(alpha)
+    generator = _generator(seed)
     classes = [np.flatnonzero(known == c) for c in np.unique(known)]
     for _ in range(_TRIES):
         owned = _deal(classes, workers, alpha, balanced, generator)
@@ -71,80 +87,88 @@ def dirichlet(
     )
 
 
-def shards(labels: Int[Tensor, "n"], workers: int, seed: int, *, shards: int = 2) -> Split:
+def by_label(labels: Any, workers: int, seed: int, *, classes: int = 2, minimum: int = 1) -> Split:
+    """Give each worker exactly so many `classes`, drawn; owners of a class share it evenly.
+
+    The "#C = k" of Li et al., 2022. Every class has an owner, and about as many as any other.
+
+    >>> labels = torch.arange(600) % 3
+    >>> [len(labels[own].unique()) for own in by_label(labels, workers=4, seed=0, classes=2)]
+    [2, 2, 2, 2]
+    """
+    known = class_labels(labels)
+    check_workers(len(known), workers, minimum)
+    names, counts = np.unique(known, return_counts=True)
+    if not 1 <= classes <= len(names) or classes * workers < len(names):
+        least = max(1, -(-len(names) // workers))
+        raise ValueError(
+            f"{workers} workers of {classes} classes each cannot own all {len(names)} classes: "
+            f"use {least} to {len(names)} classes"
+        )
+    generator = _generator(seed)
+    owners: list[list[int]] = [[] for _ in names]
+    for worker in range(workers):
+        owned_by = np.array([len(some) for some in owners])
+        order = np.lexsort((generator.random(len(names)), owned_by))  # the least owned first
+        for chosen in order[:classes]:
+            owners[chosen].append(worker)
+    for name, count, some in zip(names, counts, owners, strict=True):
+        if count < len(some):
+            raise ValueError(
+                f"class {name} has {count} samples for {len(some)} workers: use fewer workers, or "
+                f"fewer classes each"
+            )
+    owned: list[list[NDArray[np.int64]]] = [[] for _ in range(workers)]
+    for name, some in zip(names, owners, strict=True):
+        samples = generator.permutation(np.flatnonzero(known == name))
+        for worker, part in zip(some, np.array_split(samples, len(some)), strict=True):
+            owned[worker].append(part)
+    split = [_owned(parts) for parts in owned]
+    if min(map(len, split)) < minimum:
+        raise ValueError(
+            f"{classes} classes are {min(map(len, split))} samples for some of {workers} workers: "
+            f"use fewer workers or a lower minimum than {minimum}"
+        )
+    return split
+
+
+def shards(labels: Any, workers: int, seed: int, *, shards: int = 2) -> Split:
     """Sort by label, cut into equal shards, deal `shards` to each worker (McMahan et al., 2017).
 
     With few shards each worker owns few classes.
     """
-    _check_workers(len(labels), workers)
-    if not 1 <= shards <= len(labels) // workers:
+    known = class_labels(labels)
+    check_workers(len(known), workers)
+    if not 1 <= shards <= len(known) // workers:
         raise ValueError(
-            f"{workers} workers cannot own {shards} shards each of {len(labels)} samples: "
-            f"use 1 to {len(labels) // workers} shards"
+            f"{workers} workers cannot own {shards} shards each of {len(known)} samples: "
+            f"use 1 to {len(known) // workers} shards"
         )
-    generator = np.random.default_rng(fold(seed, "split"))
-    shuffled = generator.permutation(len(labels))
-    order = shuffled[labels.cpu().numpy()[shuffled].argsort(kind="stable")]
+    generator = _generator(seed)
+    shuffled = generator.permutation(len(known))
+    order = shuffled[known[shuffled].argsort(kind="stable")]
     pieces = np.array_split(order, workers * shards)
     dealt = generator.permutation(len(pieces)).reshape(workers, shards)
     return [_owned([pieces[piece] for piece in row]) for row in dealt]
 
 
-def writer(writers: Int[Tensor, "n"], workers: int, seed: int, *, each: int = 0) -> Split:
-    """Group writers into workers: all of them dealt out evenly, or `each` random ones per worker.
-
-    Takes the writer of each sample in place of its label.
-    """
-    known = writers.cpu().numpy()
-    people = np.random.default_rng(fold(seed, "split")).permutation(np.unique(known))
-    wanted = workers * max(each, 1)
-    if workers < 1 or each < 0 or wanted > len(people):
-        raise ValueError(
-            f"{workers} workers cannot have {max(each, 1)} of {len(people)} writers each: "
-            f"use fewer workers or writers"
-        )
-    groups = np.array_split(people[: workers * each] if each else people, workers)
-    return [_owned([np.flatnonzero(np.isin(known, group))]) for group in groups]
+def _generator(seed: int) -> np.random.Generator:
+    return np.random.default_rng(fold(seed, "split"))
 
 
-def saved(labels: Int[Tensor, "n"], workers: int, seed: int, *, path: str = "") -> Split:
-    """The split in a file that `save` wrote, whatever the seed."""
-    try:
-        with open(path, "rb") as stored, np.load(stored) as file:
-            indices, counts = file["indices"], file["counts"]
-    except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path!r} is not a saved split: {error}") from None
-    whole = all(a.ndim == 1 and a.dtype.kind in "iu" for a in (indices, counts))
-    if not whole or counts.sum() != len(indices) or min(indices.min(initial=0), *counts, 1) < 0:
-        raise ValueError(f"{path!r} is not a saved split: its numbers do not fit together")
-    if len(counts) != workers or indices.max(initial=-1) >= len(labels):
-        raise ValueError(
-            f"{path!r} splits {indices.max(initial=-1) + 1} or more samples over {len(counts)} "
-            f"workers, not {len(labels)} over {workers}: use the dataset it was made for"
-        )
-    return [torch.from_numpy(part) for part in np.split(indices, np.cumsum(counts)[:-1])]
-
-
-def save(split: Split, path: Path) -> None:
-    """Write a split to an .npz file: all indices, worker after worker, and how many each owns."""
-    counts = np.array([len(samples) for samples in split])
-    with path.open("wb") as file:
-        np.savez_compressed(file, indices=torch.cat(split).cpu().numpy(), counts=counts)
-
-
-def _owned(pieces: list[np.ndarray]) -> Tensor:
+def _owned(pieces: list[NDArray[np.int64]]) -> Tensor:
     return torch.from_numpy(np.sort(np.concatenate(pieces)))
 
 
 def _deal(
-    classes: list[np.ndarray],
+    classes: list[NDArray[np.int64]],
     workers: int,
     alpha: float,
     balanced: bool,
     generator: np.random.Generator,
-) -> list[np.ndarray]:
+) -> list[NDArray[np.int64]]:
     full = sum(map(len, classes)) / workers
-    owned: list[list[np.ndarray]] = [[] for _ in range(workers)]
+    owned: list[list[NDArray[np.int64]]] = [[] for _ in range(workers)]
     counts = np.zeros(workers)
     for samples in classes:
         shares = generator.dirichlet(np.full(workers, alpha))
@@ -157,18 +181,19 @@ def _deal(
     return [np.concatenate(parts) for parts in owned]
 
 
-def _check_workers(samples: int, workers: int) -> None:
-    if workers < 1:
-        raise ValueError(f"{workers} workers cannot train: use 1 or more")
-    if workers > samples:
+def _check_alpha(alpha: Any) -> None:
+    if not isinstance(alpha, int | float) or not 0 < alpha < float("inf"):
         raise ValueError(
-            f"{workers} workers cannot share {samples} samples: use at most {samples} workers"
+            f"alpha {alpha} is not a number above 0: 0.1 is very uneven, 100 nearly even"
         )
 
 
 SPLITS: Names[Callable[..., Split]] = Names(
     "split",
     {
+        "by_client": by_client,
+        "by_label": by_label,
+        "by_quantity": by_quantity,
         "dirichlet": dirichlet,
         "iid": iid,
         "saved": saved,
@@ -176,3 +201,5 @@ SPLITS: Names[Callable[..., Split]] = Names(
         "writer": writer,
     },
 )
+BY_CLIENT = ("by_client", "writer")
+"""Those that take the client of each sample in place of its label."""

@@ -2,23 +2,23 @@
 
 from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from partavg.core.loop import Batch, Engine
+from partavg.core.seeds import OTHERS
+from partavg.engines.examine import ONLY_LOOPED, Rows, examine
 from partavg.engines.fused import Fused
 from partavg.engines.fused.precision import Precision, resolve
 from partavg.engines.looped import Looped
 from partavg.engines.model import RowModel
 from partavg.engines.vmapped import Vmapped
 from partavg.kernels.backend import without_triton
+from partavg.registry import check_name
 
 EngineName = Literal["auto", "looped", "vmapped", "fused"]
-Rows = tuple[Tensor, Tensor]
-"""Parameters and buffers of some workers."""
-
 _FEW, _MANY = 2, 16  # rows to try a loop and a pass on
 _MOMENT = 0.2  # seconds to spend on timing one engine
 _KEPT = 4  # tensors of the parameters' size to leave room for: they, momentum, and two more
@@ -34,12 +34,16 @@ class Choice(NamedTuple):
     precision: Precision = "auto"
     """In which the fused engine computes."""
     deterministic: bool = False
+    draws: tuple[str, ...] = ()
+    """The generators that the model draws from by itself."""
 
     def build(self, model: RowModel) -> Engine:
         """The engine itself."""
         if self.name == "fused":
             return Fused(model, self.chunk, self.precision, deterministic=self.deterministic)
-        return Looped(model) if self.name == "looped" else Vmapped(model, self.chunk)
+        if self.name == "looped":
+            return Looped(model, [name for name in self.draws if name in OTHERS])
+        return Vmapped(model, self.chunk)
 
 
 def choose(
@@ -55,14 +59,23 @@ def choose(
     """Take the engine called `name`, or for "auto" the fused one on a GPU, else the faster one.
 
     `chunk` is the number of workers in one pass; 0 leaves it to be chosen too. An engine other
-    than the loop is taken only if it was seen to compute what a loop computes.
+    than the loop is taken only if it was seen to compute what a loop computes. A model that draws
+    random numbers by itself, not by dropout, is for the loop.
     """
+    check_engine(name, chunk, precision)
     workers = len(batch.keys)
     few = _rows(start, min(_FEW, workers), apart=0.01)
     with _exact(few[0].device):
-        expected = _try(Looped(model), few, batch)
-        if name == "looped":
-            return Choice("looped", 1, "as configured")
+        draws = examine(model, few, batch)
+        looped = Choice("looped", 1, "as configured", draws=draws)
+        if draws and name != "looped":
+            why = f"it draws random numbers from {' and '.join(draws)} {ONLY_LOOPED}"
+            if name != "auto":
+                raise ValueError(f"engine {name} cannot run this model: {why}; use engine looped")
+            looped = looped._replace(reason=why)
+        few, expected = _expected(looped.build(model), few, start, batch)
+        if looped.draws or name == "looped":
+            return looped
         why = ""
         if name == "fused" or (name == "auto" and few[0].is_cuda):
             with without_triton():  # the kernels are checked in the precision that is wanted
@@ -90,6 +103,35 @@ def choose(
         return Choice("looped", 1, why + problem)
     choice = _fastest(chunk, model, start, batch)
     return choice._replace(reason=why + choice.reason)
+
+
+def check_engine(
+    name: object, chunk: object, precision: object, deterministic: object = False
+) -> None:
+    """Refuse what is no engine, no number of workers or no precision."""
+    if not isinstance(deterministic, bool):
+        raise ValueError(f"deterministic = {deterministic!r} is not known: use True or False")
+    check_name("engine", str(name), get_args(EngineName))
+    check_name("precision", str(precision), get_args(Precision))
+    if isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 0:
+        raise ValueError(
+            f"chunk = {chunk!r} is no number of workers: use 1 or more, or 0 to leave it to partavg"
+        )
+
+
+def _expected(engine: Engine, few: Rows, start: Rows, batch: Batch) -> tuple[Rows, "_Trial"]:
+    """Rows at which losses are finite, and what a loop computes there."""
+    found = _try(engine, few, batch)
+    if found.losses.isfinite().all():
+        return few, found
+    few = _rows(start, len(few[0]))
+    found = _try(engine, few, batch)
+    if not found.losses.isfinite().all():
+        raise ValueError(
+            f"the loss of the first batch is {found.losses.tolist()[0]} before any step: look for "
+            f"numbers that are not finite in the samples, the parameters and the loss"
+        )
+    return few, found
 
 
 def _problem(name: EngineName, model: RowModel, few: Rows, batch: Batch, expected: "_Trial") -> str:
@@ -137,7 +179,7 @@ def _fitting(
 
 def _fastest(chunk: int, model: RowModel, start: Rows, batch: Batch) -> Choice:
     workers = len(batch.keys)
-    loop = _seconds(Looped(model), _rows(start, min(_FEW, workers)), batch)
+    loop = _seconds(Looped(model, ()), _rows(start, min(_FEW, workers)), batch)
     sizes = [chunk] if chunk else [_MANY, workers]
     passes: dict[int, float] = {}
     for size in sorted({min(size, workers) for size in sizes}):
@@ -176,7 +218,7 @@ def _try(engine: Engine, rows: Rows, batch: Batch) -> _Trial:
     """Run the engine on the first rows of a batch; nothing is changed."""
     params, buffers = (tensor.clone() for tensor in rows)
     losses, grads = [], []
-    for found in engine(params, buffers, Batch(*(field[: len(params)] for field in batch))):
+    for found in engine(params, buffers, batch.some(slice(len(params)))):
         losses.append(found.losses)
         grads.append(torch.cat([piece for _, piece in found.pieces], 1))
     return _Trial(torch.cat(losses), torch.cat(grads), buffers)
@@ -206,7 +248,7 @@ def _exact(device: torch.device) -> AbstractContextManager[None]:
 def _seconds(engine: Engine, rows: Rows, batch: Batch) -> float:
     """The shortest time of an iteration, per row, after a warm-up."""
     params, buffers = rows
-    some = Batch(*(field[: len(params)] for field in batch))
+    some = batch.some(slice(len(params)))
     times: list[float] = []
     while len(times) < 2 or sum(times[1:]) < _MOMENT:
         began = perf_counter()

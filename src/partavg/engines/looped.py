@@ -1,39 +1,51 @@
 """One worker after another: the reference, and right for large models on a CPU."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from partavg.core.inputs import call
 from partavg.core.loop import Batch, Gradients
-from partavg.core.seeds import seeded
+from partavg.core.seeds import OTHERS, seeded
 from partavg.engines import dropout
 from partavg.engines.dropout import KeyedDropout
+from partavg.engines.examine import check_loss
 from partavg.engines.model import RowModel
 from partavg.engines.pieces import pieces
 
 
 class Looped:
-    """Computes each worker's gradient in turn, as any training loop does."""
+    """Computes each worker's gradient in turn, as any training loop does.
 
-    def __init__(self, model: RowModel) -> None:
+    What a module draws by itself, from torch or from the `others` (Python's random, numpy), is
+    seeded for every worker and step.
+    """
+
+    def __init__(self, model: RowModel, others: Iterable[str] = OTHERS) -> None:
         self._model = model
+        self._others = tuple(others)
 
     def __call__(
         self, params: Float[Tensor, "m d"], buffers: Float[Tensor, "m b"], batch: Batch
     ) -> Iterator[Gradients]:
         """Yield the gradients of all rows in order; update `buffers` in place."""
         model, seeds = self._model, batch.keys.tolist()
-        for row, (inputs, targets, key) in enumerate(zip(*batch, strict=True)):
-            with model.holding(params[row], buffers[row]) as (module, parameters):
+        for row in range(len(params)):
+            inputs, targets, key = batch.one(row)
+            with (
+                model.holding(params[row], buffers[row]) as (module, parameters),
                 # The seed is for layers that are random but not by dropout.
-                with seeded(seeds[row], params.device), KeyedDropout(key):
-                    loss = model.criterion(module(inputs), targets)
+                seeded(seeds[row], params.device, self._others),
+            ):
+                with KeyedDropout(key):
+                    loss = model.criterion(call(module, inputs), targets)
+                check_loss(loss)
                 with dropout.refused(module):
                     grads = torch.autograd.grad(
                         loss, parameters, allow_unused=True, materialize_grads=True
                     )
-            rows, found = slice(row, row + 1), [grad[None] for grad in grads]
+            rows, found = slice(row, row + 1), [grad.to_dense()[None] for grad in grads]
             del grads
             yield Gradients(rows, loss.detach().view(1), pieces(found, model.params))

@@ -3,19 +3,29 @@
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import pairwise
+from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from partavg.core.average import accumulating
+from partavg.core.inputs import Inputs, call
 from partavg.core.layout import Layout
 from partavg.engines.dropout import KeyedDropout
+from partavg.engines.trainable import copied, trainable
 from partavg.engines.unfused_lstm import UnfusedLSTM
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""(outputs, targets) of one worker -> a scalar, for example torch.nn.functional.cross_entropy."""
+Loss = Callable[[Any, Any], Tensor]
+"""(outputs, targets) of one worker -> a scalar, for example torch.nn.functional.cross_entropy.
+
+Outputs are whatever the module returns, targets what they are in the samples: a tensor, or several
+in a tuple or a dict."""
+
+_EXACT = 0.5  # of the whole numbers that a type holds, those that averaging does not round
+_MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
+_Homes = dict[str, list[tuple[nn.Module, str]]]
 
 
 class RowModel:
@@ -32,37 +42,61 @@ class RowModel:
     """
 
     def __init__(self, module: nn.Module, loss: Loss, device: torch.device) -> None:
-        trainable = _trainable(module)
-        self._module = copy.deepcopy(module).to(device)
+        found = trainable(module)
+        # What runs may leave things behind in a module, so that this one is never run: others are,
+        # which share its tensors.
+        self._module = copied(module).to(device)
         if not module.training:
             self._module.train()
-        self._probe = _Probe(self._module)
+        self._running = _twin(self._module)
+        self._probe = _Probe(_twin(self._module))
         self.criterion = loss
         state = self._module.state_dict().keys()
         buffers = {k: b for k, b in self._module.named_buffers() if k in state}
-        self.params = Layout.of(trainable)
+        self.params = Layout.of(found)
         self.buffers = Layout.of(buffers)
-        self.dtype = next(iter(trainable.values())).dtype
-        self._foreign = {k: b.dtype for k, b in buffers.items() if b.dtype != self.dtype}
+        self.dtype = next(iter(found.values())).dtype
+        kind = accumulating(self.dtype)
+        self._foreign = {k: b.dtype for k, b in buffers.items() if b.dtype != kind}
+        self._whole = {k: b.to(torch.int64, copy=True) for k, b in buffers.items() if _is_whole(b)}
+        self._most_counted = _EXACT / torch.finfo(kind).eps
         own = dict(self._module.named_parameters())
-        self._parameters = [own[name] for name in trainable]
-        self._homes = {name: _homes(self._module, buffer) for name, buffer in buffers.items()}
+        self._tensors = {**{name: own[name] for name in found}, **buffers}
+        self._parameters = [own[name] for name in found]
+        self._paths = _paths(self._module, self._tensors)
+        self._homes = self._homes_in(self._running)
+        self._check_exact(buffers, kind)
         with torch.no_grad():
             self._start = (
                 self.params.flatten(own, self.dtype).to(device),
-                self.buffers.flatten(buffers, self.dtype).to(device),
+                self.buffers.flatten(
+                    {name: self._carried(name, buffer) for name, buffer in buffers.items()}, kind
+                ).to(device),
             )
-        for name in self._foreign:
-            if not torch.equal(self._native(name, buffers[name].to(self.dtype)), buffers[name]):
-                raise ValueError(
-                    f"buffer {name!r} of {buffers[name].dtype} cannot be carried exactly in "
-                    f"{self.dtype} rows: register it with persistent=False, or use double()"
-                )
+
+    def whole_numbers(self) -> Int[Tensor, "_"]:
+        """Those that the module was given with, which rows do not hold."""
+        start = self._start[1].new_empty(0, dtype=torch.int64)
+        return torch.cat([start, *(number.flatten() for number in self._whole.values())])
+
+    @property
+    def counters(self) -> tuple[int, ...]:
+        """The columns of the buffers that hold whole numbers."""
+        places = zip(self.buffers.names, self.buffers.starts, self.buffers.sizes, strict=True)
+        return tuple(
+            at for name, start, n in places if name in self._whole for at in range(start, start + n)
+        )
 
     @property
     def skeleton(self) -> nn.Module:
         """The module in training mode, for its layers and for all that is no part of a row."""
         return self._module
+
+    @property
+    def resting(self) -> frozenset[str]:
+        """The names of the layers that are in evaluation mode by themselves."""
+        layers = self._module.named_modules()
+        return frozenset(name for name, layer in layers if not layer.training)
 
     def start(self) -> tuple[Float[Tensor, "d"], Float[Tensor, "b"]]:
         """The parameters and buffers that the module was given with."""
@@ -82,63 +116,149 @@ class RowModel:
         ):
             parameter.data = view
         views = self.buffers.views(buffers)
+        self._put_(self._homes, views)
+        yield self._running, self._parameters
+        after = dict(self._running.named_buffers())
         for name, view in views.items():
-            value = self._native(name, view).clone()
-            for home, key in self._homes[name]:
-                setattr(home, key, value)
-        yield self._module, self._parameters
-        after = dict(self._module.named_buffers())
-        for name, view in views.items():
-            view.copy_(after[name].detach())
+            view.copy_(self._carried(name, after[name].detach()))
 
     def loss(
         self,
         params: Mapping[str, Tensor],
         buffers: Mapping[str, Tensor],
-        inputs: Tensor,
-        targets: Tensor,
+        inputs: Inputs,
+        targets: Inputs,
         key: Tensor,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of one worker on its batch, in training mode, and the buffers after it."""
         # Clones: the backward pass needs the buffers as the forward pass found them.
-        native = {name: self._native(name, buffer).clone() for name, buffer in buffers.items()}
-        tensors = {f"module.{name}": value for name, value in {**params, **native}.items()}
+        native = {name: self.native(name, buffer).clone() for name, buffer in buffers.items()}
+        tensors = {
+            f"module.{path}": value
+            for name, value in {**params, **native}.items()
+            for path in self._paths[name]
+        }
         with UnfusedLSTM(), KeyedDropout(key):
-            outputs, after = functional_call(self._probe, tensors, (inputs,))
-            return self.criterion(outputs, targets), {name: after[name] for name in native}
+            outputs, after = functional_call(self._probe, tensors, (inputs,), tie_weights=False)
+            carried = {name: self._carried(name, after[name]) for name in native}
+            return self.criterion(outputs, targets), carried
 
     def module(self, params: Float[Tensor, "d"], buffers: Float[Tensor, "b"]) -> nn.Module:
         """A copy of the module that holds one row, in evaluation mode."""
-        with torch.no_grad(), self.holding(params, buffers.clone()) as (module, _):
-            return copy.deepcopy(module).eval()
+        self._check_counted(buffers)
+        views = {**self.params.views(params), **self.buffers.views(buffers)}
+        row: dict[int, Any] = {}
+        for name, tensor in self._tensors.items():
+            value = self.native(name, views[name].detach()).clone()
+            row[id(tensor)] = type(tensor)(value) if isinstance(tensor, nn.Parameter) else value
+        return copy.deepcopy(self._module, row).eval()
 
     def modules(
         self, params: Float[Tensor, "m d"], buffers: Float[Tensor, "m b"]
     ) -> Iterator[nn.Module]:
         """The same for each of some rows, but one and the same copy: a copy takes long to make."""
-        other = copy.deepcopy(self)
-        modes = [(part, part.training) for part in other.skeleton.modules()]
-        for row in zip(params, buffers, strict=True):
-            with torch.no_grad(), other.holding(*(tensor.clone() for tensor in row)) as (module, _):
-                yield module.eval()
-            for part, training in modes:
-                part.training = training
+        module = self.module(*self._start)
+        own, homes = dict(module.named_parameters()), self._homes_in(module)
+        for row, statistics in zip(params, buffers, strict=True):
+            for name, view in self.params.views(row.detach().clone()).items():
+                own[name].data = view
+            self._check_counted(statistics)
+            self._put_(homes, self.buffers.views(statistics))
+            yield module.eval()
 
-    def _native(self, name: str, value: Tensor) -> Tensor:
+    def outside_rows(self) -> Iterator[tuple[str, str, Any]]:
+        """What the module that runs keeps and rows do not carry: kind, name and value of each."""
+        carried = {path for paths in self._paths.values() for path in paths}
+        for owner, part in self._running.named_modules():
+            own = {key: value for key, value in vars(part).items() if key not in _MODULE_ATTRIBUTES}
+            for kind, some in (
+                ("parameter", part.named_parameters(recurse=False)),
+                ("buffer", part.named_buffers(recurse=False)),
+                ("attribute", own.items()),
+            ):
+                for key, value in some:
+                    name = f"{owner}.{key}".removeprefix(".")
+                    if name not in carried:
+                        yield kind, name, value
+
+    def _homes_in(self, module: nn.Module) -> _Homes:
+        """All places of a copy of the module where each buffer of a row stands."""
+        split = {
+            name: [p.rpartition(".") for p in self._paths[name]] for name in self.buffers.names
+        }
+        return {
+            name: [(module.get_submodule(owner), key) for owner, _, key in places]
+            for name, places in split.items()
+        }
+
+    def _put_(self, homes: _Homes, buffers: Mapping[str, Tensor]) -> None:
+        """Put copies of a row's buffers where they belong."""
+        for name, view in buffers.items():
+            value = self.native(name, view).clone()
+            for home, key in homes[name]:
+                setattr(home, key, value)
+
+    def _check_exact(self, buffers: Mapping[str, Tensor], kind: torch.dtype) -> None:
+        """That rows can hold every buffer as it is."""
+        for name, dtype in self._foreign.items():
+            if dtype.is_complex:
+                raise ValueError(
+                    f"buffer {name!r} of {dtype} cannot be carried in rows of real numbers: "
+                    f"register it with persistent=False, or as two real ones"
+                )
+            carried = self._carried(name, buffers[name]).to(kind)
+            if not torch.equal(self.native(name, carried), buffers[name]):
+                raise ValueError(
+                    f"buffer {name!r} of {buffers[name].dtype} cannot be carried exactly in "
+                    f"{kind} rows: register it with persistent=False, or use double()"
+                )
+
+    def native(self, name: str, value: Tensor) -> Tensor:
+        """A buffer of a row, or of several, in its own type."""
         dtype = self._foreign.get(name)
         if dtype is None:
             return value
-        return (value if dtype.is_floating_point else value.round()).to(dtype)
+        if name in self._whole:
+            value = value.round().to(torch.int64) + self._whole[name]
+        return value.to(dtype)
+
+    def _carried(self, name: str, value: Tensor) -> Tensor:
+        """A buffer as it stands in a row: whole numbers by what they have grown."""
+        return value.to(torch.int64) - self._whole[name] if name in self._whole else value
+
+    def _check_counted(self, buffers: Float[Tensor, "b"]) -> None:
+        """Raise a ValueError if whole numbers have grown beyond what is averaged exactly."""
+        for name, grown in self.buffers.views(buffers).items() if self._whole else ():
+            if name in self._whole and bool((grown.abs() >= self._most_counted).any()):
+                raise ValueError(
+                    f"buffer {name!r} has changed by {self._most_counted:,.0f} or more, and rows "
+                    f"of {buffers.dtype} cannot count on exactly: use double(), or register it "
+                    f"with persistent=False"
+                )
 
 
-def _homes(module: nn.Module, buffer: Tensor) -> list[tuple[nn.Module, str]]:
-    """All places in a module where a buffer stands."""
-    return [
-        (part, key)
-        for part in module.modules()
-        for key, value in part.named_buffers(recurse=False, remove_duplicate=False)
-        if value is buffer
-    ]
+def _is_whole(buffer: Tensor) -> bool:
+    return not (buffer.is_floating_point() or buffer.is_complex())
+
+
+def _twin(module: nn.Module) -> nn.Module:
+    """A copy of a module that shares its parameters and buffers."""
+    shared = (*module.parameters(), *module.buffers())
+    return copy.deepcopy(module, {id(tensor): tensor for tensor in shared})
+
+
+def _paths(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
+    """All places in a module where each tensor stands, each place by one of its names."""
+    names = {id(tensor): name for name, tensor in tensors.items()}
+    found: dict[str, list[str]] = {name: [] for name in tensors}
+    for owner, part in module.named_modules():
+        for key, tensor in (
+            *part.named_parameters(recurse=False, remove_duplicate=False),
+            *part.named_buffers(recurse=False, remove_duplicate=False),
+        ):
+            if id(tensor) in names:
+                found[names[id(tensor)]].append(f"{owner}.{key}".removeprefix("."))
+    return found
 
 
 class _Probe(nn.Module):
@@ -148,36 +268,5 @@ class _Probe(nn.Module):
         super().__init__()
         self.module = module
 
-    def forward(self, inputs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        return self.module(inputs), dict(self.module.named_buffers())
-
-
-def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters to train, checked: initialized, of one dtype, none in another's memory."""
-    trainable = {k: p for k, p in module.named_parameters() if p.requires_grad}
-    if not trainable:
-        raise ValueError("the model has no trainable parameters: nothing to train or average")
-    first = next(iter(trainable.values()))
-    for name, parameter in trainable.items():
-        if isinstance(parameter, nn.parameter.UninitializedParameter):
-            raise ValueError(f"parameter {name!r} has no shape yet: call the model on a batch once")
-        if parameter.dtype != first.dtype:
-            raise ValueError(
-                f"parameter {name!r} is {parameter.dtype}, others are {first.dtype}: "
-                f"rows hold one dtype; convert the model with .float()"
-            )
-    memory = sorted((*_extent(p), name) for name, p in trainable.items() if p.numel())
-    for (_, stop, one), (start, _, other) in pairwise(memory):
-        if start < stop:
-            raise ValueError(
-                f"parameters {one!r} and {other!r} share memory but are two parameters, so "
-                f"workers would untie them: tie them by assigning the same nn.Parameter"
-            )
-    return trainable
-
-
-def _extent(tensor: Tensor) -> tuple[int, int]:
-    """The addresses of a tensor's first byte and of the one after its last."""
-    last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    start = tensor.data_ptr()
-    return start, start + (last + 1) * tensor.element_size()
+    def forward(self, inputs: Inputs) -> tuple[Any, dict[str, Tensor]]:
+        return call(self.module, inputs), dict(self.module.named_buffers())

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from partavg.core.loop import Batch, Gradients
-from partavg.core.seeds import seeded
+from partavg.engines.examine import ONLY_LOOPED
 from partavg.engines.model import RowModel
 from partavg.engines.pieces import pieces
 
@@ -21,19 +21,16 @@ class Vmapped:
             raise ValueError(f"chunk {chunk} is below 1: use the number of workers for one pass")
         self._model = model
         self._chunk = chunk
-        self._losses = vmap(model.loss, randomness="different")
+        self._losses = vmap(model.loss)
 
     def __call__(
         self, params: Float[Tensor, "m d"], buffers: Float[Tensor, "m b"], batch: Batch
     ) -> Iterator[Gradients]:
         """Yield the gradients of all rows in order; update `buffers` in place."""
-        seeds = batch.keys.tolist()
         for start in range(0, len(params), self._chunk):
             rows = slice(start, start + self._chunk)
-            some = Batch(*(field[rows] for field in batch))
-            # The seed is for layers that are random but not by dropout.
-            with seeded(seeds[start], params.device):
-                losses, grads = self._differentiate(params[rows], buffers[rows], some)
+            some = batch.some(rows)
+            losses, grads = self._differentiate(params[rows], buffers[rows], some)
             yield Gradients(rows, losses, pieces(grads, self._model.params))
 
     def _differentiate(
@@ -43,7 +40,12 @@ class Vmapped:
         views = self._model.params.views(params)
         leaves = {name: view.detach().requires_grad_() for name, view in views.items()}
         before = self._model.buffers.views(buffers)
-        losses, after = self._losses(leaves, before, *batch)
+        try:
+            losses, after = self._losses(leaves, before, *batch)
+        except RuntimeError as error:
+            if "randomness" in str(error):  # vmap's own word: it lets nobody draw
+                raise ValueError(f"the model draws random numbers {ONLY_LOOPED}") from error
+            raise
         # Rows do not depend on each other: the gradient of the sum is that of each of them.
         grads = torch.autograd.grad(
             losses.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True

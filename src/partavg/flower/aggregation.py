@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from partavg.core.aggregate import one_message, weighted_sum
+from partavg.core.average import accumulating
 from partavg.core.exchange import about
 from partavg.core.workers import Workers
 from partavg.flower.protocol import Agreement, Section, whole_model
@@ -35,7 +36,7 @@ def aggregated(
             )
             for s, block in zip(sections, torch.split(rows, lengths, 1), strict=True)
         ]
-    )
+    ).to(agreement.model.dtype)
 
 
 def aggregated_model(
@@ -66,18 +67,20 @@ def aggregated_model(
         told = about(mirror.params[0], part, step, plan, agreement.solver)
         told = told._replace(places=(slice(0, len(columns)),))
         mine = torch.cat([columns, torch.tensor(kept, dtype=torch.long)])
-        made[mine] = one_message(plan.aggregate, rows[:, mine], shares, told)
+        made[mine] = one_message(plan.aggregate, rows[:, mine], shares, told).to(made.dtype)
     return made
 
 
 def _sum(messages: Messages, weights: Mapping[int, float]) -> Tensor:
     """Σ p_i m_i, added in the order of the clients and without a copy of all messages."""
-    total = torch.zeros_like(next(iter(messages.values())))
+    first = next(iter(messages.values()))
+    total = torch.zeros_like(first, dtype=accumulating(first.dtype))
     for client, message in messages.items():
         total.add_(message, alpha=weights[client])
-    return total
+    return total.to(first.dtype)
 
 
 def _stacked(messages: Messages, weights: Mapping[int, float]) -> tuple[Tensor, Tensor]:
     rows = torch.stack(list(messages.values()))
+    rows = rows.to(accumulating(rows.dtype))
     return rows, rows.new_tensor([weights[client] for client in messages])

@@ -8,6 +8,7 @@ import torch
 from flwr.app import ArrayRecord, RecordDict
 from torch import Tensor
 
+from partavg.core.abilities import step_weight
 from partavg.core.loop import Batch, Engine, train
 from partavg.core.partition import Partition
 from partavg.core.plan import Plan
@@ -97,14 +98,16 @@ class Client:
 
     def _set_clock_(self, workers: Workers, step: int) -> None:
         """Count from the last averaging of each part, though another client took the steps."""
-        schedule = self.agreement.plan.schedule
-        waiting = set(range(schedule.parts))
-        while waiting and step > 0:
-            waiting -= set(schedule(step))
-            for part in waiting:
-                workers.steps[:, part] += 1
-                workers.lr_sum[:, part] += self.lr(step)
-            step -= 1
+        schedule, weigh = self.agreement.plan.schedule, step_weight(self.agreement.solver)
+        for part in range(schedule.parts):
+            clock, began = slice(part, part + 1), step
+            while began > 0 and part not in schedule(began):
+                began -= 1
+            for taken in range(began + 1, step + 1):
+                workers.steps[:, clock] += 1
+                age = workers.taken.new_full((1, 1), taken)
+                weight = weigh(workers.steps[:, clock], age) if weigh else 1
+                workers.lr_sum[:, clock] += self.lr(taken) * weight
 
     def _train_(self, workers: Workers, order: Order) -> float:
         """Take the local steps; the mean loss."""

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from partavg.core.abilities import described
-from partavg.core.average import alone, collect, deliver_
+from partavg.core.average import accumulating, alone, collect, deliver_
 from partavg.core.partition import Span, merged
 from partavg.core.plan import Plan
 from partavg.core.solver import Solver
-from partavg.core.trial import message_length, sends_parameters, shared_names
+from partavg.core.trial import MessageLength, message_length, sends_parameters, shared_names
 from partavg.core.workers import Workers
 from partavg.engines.model import RowModel
 from partavg.flower.messages import Order
@@ -47,7 +47,8 @@ class Agreement:
         layouts = (self.model.params, self.model.buffers)
         plan = (self.plan.schedule, self.plan.partition.digest(), self.plan.buffer_parts)
         agreed = f"({layouts!r}, {str(self.model.dtype)!r}, {plan!r}, {described(self.solver)})"
-        return hashlib.sha256(agreed.encode()).hexdigest()[:32]
+        counted = self.model.whole_numbers().cpu().numpy().tobytes()
+        return hashlib.sha256(agreed.encode() + counted).hexdigest()[:32]
 
     def sections(self, about: str, part: int) -> list[Section]:
         """A message about a "part", or about the "rest" that was not averaged along with it."""
@@ -83,10 +84,10 @@ class Agreement:
         return sum(sum(self.section_lengths(section)) for section in self.sections(about, part))
 
     def section_lengths(self, section: Section) -> list[int]:
-        """How many numbers each span of a section takes, then each of its buffers."""
-        each, beside = self._numbers_per_column
+        """How many numbers each span of a section takes, what is told once, each of its buffers."""
+        each, beside, once = self._lengths
         spans = [each * (b - a) + beside for a, b in self.plan.partition.parts[section.part]]
-        return spans + [b - a for a, b in section.buffers]
+        return spans + [once] * bool(once) + [b - a for a, b in section.buffers]
 
     def snapshot_length(self, part: int | None = None) -> int:
         """How many numbers a snapshot has: of a part, or of all."""
@@ -133,7 +134,7 @@ class Agreement:
         return sends_parameters(self.solver)
 
     @cached_property
-    def _numbers_per_column(self) -> tuple[int, int]:
+    def _lengths(self) -> MessageLength:
         return message_length(self.solver)
 
 
@@ -163,7 +164,7 @@ def decode_(
 
 def snapshot(workers: Workers, agreement: Agreement, part: int | None = None) -> Tensor:
     """What all workers have in common, or had when it was last averaged: of a part, or of all."""
-    return _joined(_common(workers, agreement, part))
+    return _joined(_common(workers, agreement, part), agreement.model.dtype)
 
 
 def restore_(workers: Workers, agreement: Agreement, flat: Tensor, part: int | None = None) -> None:
@@ -175,7 +176,7 @@ def restore_(workers: Workers, agreement: Agreement, flat: Tensor, part: int | N
 
 def whole_model(workers: Workers, agreement: Agreement) -> Tensor:
     """All parameters and buffers that are ever averaged: how a snapshot of all begins."""
-    return _joined(_model(workers, agreement))
+    return _joined(_model(workers, agreement), agreement.model.dtype)
 
 
 def set_model_(workers: Workers, agreement: Agreement, flat: Tensor) -> None:
@@ -198,10 +199,10 @@ def _encoded(workers: Workers, agreement: Agreement, section: Section) -> Tensor
         spans,
         solver=agreement.solver,
         sync=workers.sync(section.part),
-        weights=workers.params.new_ones(1),
+        weights=workers.params.new_ones(1, dtype=accumulating(workers.params.dtype)),
         reduce=alone,
     )
-    return message()
+    return message().to(workers.params.dtype)
 
 
 def _common(workers: Workers, agreement: Agreement, part: int | None) -> list[Tensor]:
@@ -217,8 +218,8 @@ def _model(workers: Workers, agreement: Agreement) -> list[Tensor]:
     return [*chain(*workers.columns(agreement.param_spans, agreement.buffer_spans))]
 
 
-def _joined(views: Sequence[Tensor]) -> Tensor:
-    return torch.cat([view.reshape(-1) for view in views])
+def _joined(views: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    return torch.cat([view.reshape(-1).to(dtype) for view in views])
 
 
 def _fill_(views: Sequence[Tensor], flat: Tensor) -> None:

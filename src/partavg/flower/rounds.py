@@ -40,7 +40,8 @@ class Rules:
     """Seconds to wait for `min_clients` before giving up."""
     catch_up: str = "parts"
     """How a client that was away becomes whole: by "parts" as they come round, or one "whole"."""
-    weights: str = "uniform"
+    weights: str | tuple[float, ...] = "uniform"
+    """By a policy, or a number per client."""
     max_samples: int = 10_000_000
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import secrets
+import tomllib
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -13,15 +14,17 @@ import torch
 from torch import Tensor, nn
 
 from partavg import checkpoint
-from partavg.config_toml import flat_keys
+from partavg.config_toml import dump_sections, flat_keys
 from partavg.evaluation import Transform, evaluate
 from partavg.flower.protocol import Agreement
 from partavg.flower.server import Exchange, Server
 from partavg.flower.settings import Settings
 from partavg.flower.transport import Transport
 from partavg.folder import RunFolder, write_json, write_text
+from partavg.kept_code import as_wanted, keep
 from partavg.metrics.metric import Row
-from partavg.metrics.table import summarize
+from partavg.metrics.table import METRICS, summarize
+from partavg.recipes.files import read
 from partavg.sinks import chosen
 from partavg.sinks.jsonl import JsonLines
 from partavg.sinks.sink import Feed, RunInfo
@@ -45,6 +48,7 @@ class FederatedRun:
     ) -> None:
         self._settings, self._agreement, self._test, self._seen = settings, agreement, test, seen
         self._sinks = chosen(settings.config.metrics)
+        self._asked = METRICS.asked(settings.config.metrics.extra or ())
         flower = settings.flower
         self.folder = RunFolder(Path(flower.folder or f"runs/{flower.job}").expanduser().resolve())
         self.server = Server(
@@ -72,7 +76,9 @@ class FederatedRun:
     def _about(self) -> RunInfo:
         settings, step = self._settings, self.server.progress.step
         keys = flat_keys(settings.dump())
-        return RunInfo(settings.flower.job, settings.steps, step, keys, self.folder.path)
+        return RunInfo(
+            settings.flower.job, settings.steps, step, keys, self.folder.path, self._asked
+        )
 
     def model(self) -> nn.Module:
         """The parts as they were last averaged; at the end u_K."""
@@ -82,7 +88,14 @@ class FederatedRun:
     def _start(self) -> None:
         """Begin a run folder, or go on in one."""
         folder, resume = self.folder, self._settings.flower.resume
-        if folder.finished or (folder.exists and not resume):
+        if self._asked:
+            self._check_measurable()
+        if not folder.exists:
+            try:
+                folder.check_free(resume=False, force=False)
+            except ValueError as error:
+                raise ValueError(str(error).replace("--out", "flower.folder")) from None
+        elif folder.finished or not resume:
             state = "a finished run" if folder.finished else "an unfinished run"
             remedy = "another flower.folder" if folder.finished else "flower.resume = true"
             raise ValueError(f"{folder.path} holds {state}: use {remedy}")
@@ -96,9 +109,12 @@ class FederatedRun:
                     "flwr": version("flwr"),
                 }
             )
-            write_text(folder.config_path, self._settings.dump())
+            folder.write_metrics(self._asked)
+            kept = keep(folder.path, tomllib.loads(self._settings.dump()))
+            write_text(folder.config_path, dump_sections(kept))
             self._save()
             return
+        as_wanted(folder.path, read(folder.config_path), tomllib.loads(self._settings.dump()))
         if saved["digest"] != self._agreement.digest():
             raise ValueError(
                 f"{folder.path} was started with another model, partition or solver: resume with "
@@ -108,6 +124,18 @@ class FederatedRun:
         self.server.load(saved["server"])
         self._metrics.length, self._seconds = saved["metrics_length"], saved["seconds"]
         log.info("partavg: resuming after step %d", self.server.progress.step)
+
+    def _check_measurable(self) -> None:
+        """Raise a ValueError for metrics that cannot be measured: now, not in an hour."""
+        if self._test is None:
+            raise ValueError(
+                f"metrics.extra = {self._asked[0].key!r} is measured on test samples, and the app "
+                f"gives none: give some, or leave it out"
+            )
+        inputs, targets = self._test
+        few = inputs[:4], targets[:4]
+        criterion = self._agreement.model.criterion
+        evaluate(self.model(), criterion, few, self._seen, metrics=self._asked)
 
     def _save(self) -> None:
         checkpoint.save(
@@ -160,9 +188,9 @@ class FederatedRun:
     def _evaluated(self) -> Row:
         if self._test is None or self._agreement.plan.partition.local:
             return {}  # with local parameters the server has nobody's model
-        found = evaluate(self.model(), self._agreement.model.criterion, self._test, self._seen)
-        row: Row = {"test_loss": found.loss}
-        return row if found.accuracy is None else {**row, "accuracy": found.accuracy}
+        criterion = self._agreement.model.criterion
+        found = evaluate(self.model(), criterion, self._test, self._seen, metrics=self._asked)
+        return {"test_loss": found.loss, **found.metrics}
 
     def _finish(self) -> Row:
         """Save the averaged model and the summary, which marks the end."""
@@ -173,7 +201,7 @@ class FederatedRun:
         summary: dict[str, Any] = {
             "steps": rows[-1]["step"],
             "scale": 1.0,
-            **summarize(rows, {"seconds": round(self._seconds, 3)}),
+            **summarize(rows, {"seconds": round(self._seconds, 3)}, self._asked),
             "seconds_per_exchange": round(median(times), 4) if times else None,
             "clients": {
                 str(client): {

@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from partavg.core.abilities import abilities
+from partavg.core.average import accumulating
 from partavg.flower.aggregation import aggregated, aggregated_model
 from partavg.flower.orders import Orders
 from partavg.flower.progress import ServerProgress, Stage
@@ -188,8 +189,12 @@ class Server:
 
     def _weights(self, found: Round) -> dict[int, float]:
         """p_i of those who answered."""
-        by_samples = self._rules.weights == "samples"
-        counts = {c: reply.samples if by_samples else 1 for c, reply in found.replies.items()}
+        given = self._rules.weights
+        counts = dict.fromkeys(found.replies, 1.0)
+        if given == "samples":
+            counts = {client: float(reply.samples) for client, reply in found.replies.items()}
+        elif not isinstance(given, str):
+            counts = {client: given[client] for client in found.replies}
         return {client: count / sum(counts.values()) for client, count in counts.items()}
 
     def _discrepancy(self, found: Round, weights: Mapping[int, float], due: int) -> float | None:
@@ -198,7 +203,8 @@ class Server:
         if not agreement.sends_parameters:
             return None
         (section,) = agreement.sections("part", due)
-        rows = {c: parameters(array, agreement, section) for c, array in found.arrays.items()}
+        kind = accumulating(agreement.model.dtype)
+        rows = {c: parameters(a, agreement, section).to(kind) for c, a in found.arrays.items()}
         center = sum((weights[c] * row for c, row in rows.items()), torch.zeros(()))
         squares = [float((row - center).square().sum()) for row in rows.values()]
         return sum(squares) / len(squares)

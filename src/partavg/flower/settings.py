@@ -14,7 +14,7 @@ from annotated_types import Ge, Gt
 from torch import nn
 
 from partavg import build
-from partavg.backends.planner import Planner, check_aggregate, what_is_shared
+from partavg.backends.planner import Planner, check_aggregate, client_weights, what_is_shared
 from partavg.config import Config, create
 from partavg.config_toml import dump_sections, parse, section
 from partavg.core.abilities import abilities
@@ -25,6 +25,7 @@ from partavg.core.trial import shared_names
 from partavg.engines.model import Loss, RowModel
 from partavg.flower.protocol import Agreement
 from partavg.flower.rounds import Rules
+from partavg.metrics.table import METRICS
 
 SECTIONS = ("training", "averaging", "solver", "lr_schedule", "participation", "metrics")
 """Those of a recipe that a Flower app has; what they hold is in docs/recipes.md."""
@@ -130,6 +131,11 @@ class Settings:
             seed=training.seed,
             aggregate=aggregate,
         )
+        if rows.counters and rows.dtype.itemsize < 4 and averaging.buffers != "local":
+            raise ValueError(
+                f"the model's buffers hold whole numbers, which cannot be counted in messages of "
+                f"{rows.dtype}: use averaging.buffers = 'local', or train in float32"
+            )
         solver = build.solver(self.config)
         check_aggregate(aggregate, solver)
         return Agreement(rows, planner(build.schedule(self.config)), solver)
@@ -158,11 +164,12 @@ class Settings:
                 f"{averaging.buffers!r} cannot be used with Flower: use delay = 0, and part, every "
                 f"or local"
             )
-        if self.config.metrics.extra:
-            raise ValueError(
-                f"metrics.extra = {list(self.config.metrics.extra)} cannot be measured: the server "
-                f"has no simulation; leave it out"
-            )
+        for metric in METRICS.asked(self.config.metrics.extra or ()):
+            if not metric.sums:
+                raise ValueError(
+                    f"metrics.extra = {metric.key!r} cannot be measured: the server has no "
+                    f"simulation; leave it out"
+                )
         if self.config.metrics.clients_every:
             raise ValueError(
                 f"metrics.clients_every = {self.config.metrics.clients_every} cannot be measured: "
@@ -173,9 +180,19 @@ class Settings:
                 f"flower.min_clients = {self.flower.min_clients} is more than the {self._active} "
                 f"clients that are active: use 1 to {self._active}"
             )
+        self._check_weights()
         self._check_participation()
         build.solver(self.config)
         self.rate(1)
+
+    def _check_weights(self) -> None:
+        weights, clients = self.config.averaging.weights, self.config.training.workers
+        shares = client_weights(weights, [torch.zeros(1)] * clients)
+        if not shares.all():
+            raise ValueError(
+                f"averaging.weights = {list(weights)} has a 0, and those who answer may be such "
+                f"clients only: use numbers above 0"
+            )
 
     def _check_participation(self) -> None:
         who = build.participation(self.config)
@@ -188,6 +205,12 @@ class Settings:
                     f"two exchanges: clients can change only there"
                 )
         made = build.solver(self.config)
+        if who.redistribution == "average" and abilities(made).keeps_apart:
+            raise ValueError(
+                f"solver.name = {self.config.solver.name!r} keeps clients apart, and "
+                f"participation.redistribution = 'average' makes them the same: use permute, or "
+                f"solver.keep = 0"
+            )
         changing = shared_names(made) - set(abilities(made).constant)
         if who.redistribution == "none" and changing:
             raise ValueError(

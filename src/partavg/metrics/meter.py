@@ -11,9 +11,14 @@ from partavg.backends.rank_failure import RankLost
 from partavg.backends.simulate import Simulation
 from partavg.config import Metrics
 from partavg.core.loop import Record, unwatched
+from partavg.data.samples import Samples
 from partavg.metrics.metric import Metric, Row, Value
-from partavg.metrics.moment import Moment, Samples, due
+from partavg.metrics.moment import Moment, due
 from partavg.metrics.table import METRICS, is_extra
+from partavg.scores.classes import accuracy
+from partavg.scores.score import MetricFailed, Score, Unmeasurable
+
+_FEW = 4  # samples on which metrics are tried before a run begins
 
 
 class Stopwatch:
@@ -76,15 +81,21 @@ class Meter:
         train: Samples | None = None,
         test: Samples | None = None,
         test_split: Sequence[Tensor] | None = None,
+        asked: Sequence[Metric] | None = None,
     ) -> None:
         self._simulation, self._options = simulation, options
-        self._metrics = _asked(options)
+        self.asked = METRICS.asked(options.extra or ()) if asked is None else tuple(asked)
+        """Those that the options name, or the caller."""
+        self._metrics = _measured(options, self.asked)
         self._before_averaging: dict[str, Value] = {}
         self.timings: dict[str, float] = {}
         """Seconds in each phase, where they are wanted."""
+        scores = [metric.score for metric in self.asked if metric.sums]
         self._now = Moment(
-            simulation, options, steps, train, test, test_split, timings=self.timings
+            simulation, options, steps, train, test, test_split, timings=self.timings, scores=scores
         )
+        if test:
+            _try(simulation, options, test, scores)
         device = simulation.workers.params.device
         self._lap = Stopwatch(self.timings, device) if options.timings else unwatched
 
@@ -110,7 +121,7 @@ class Meter:
     ) -> dict[str, Value]:
         """What is due at this moment."""
         moment = replace(self._now, taken=record, seconds=seconds)
-        found = {m.key: _value(m, moment) for m in self._metrics if m.measure and m.when == when}
+        found = {m.key: _value(m, moment) for m in self._metrics if m.when == when}
         return {key: value for key, value in found.items() if value is not None}
 
     def _round_ends(self) -> bool:
@@ -119,20 +130,36 @@ class Meter:
         return due(gone, self._options.round_losses_every * schedule.interval)
 
 
-class MetricFailed(RuntimeError):
-    """A metric from outside raised an error, or is no number; what is on disk can be resumed."""
+class Diverged(RuntimeError):
+    """Training met a number that is not finite."""
+
+
+def _try(simulation: Simulation, options: Metrics, test: Samples, scores: Sequence[Score]) -> None:
+    """Raise a ValueError for what cannot be measured, on a few samples: now, not in an hour."""
+    wanted = list(scores)
+    if options.local_accuracy and not any(score.key == "accuracy" for score in scores):
+        wanted.append(Score("accuracy", accuracy))
+    if not wanted:
+        return
+    try:
+        simulation.evaluate_worker(0, test.some(slice(_FEW)), wanted)
+    except MetricFailed as error:
+        raise ValueError(str(error)) from error
 
 
 def _value(metric: Metric, moment: Moment) -> Value:
     """What a metric measures; what comes from outside is checked."""
-    assert metric.measure
-    if not is_extra(metric.key):
-        return metric.measure(moment)
     try:
-        return _checked(metric, metric.measure(moment))
-    except RankLost:
+        if metric.sums or not is_extra(metric.key):
+            return metric.value(moment)
+        return _checked(metric, metric.value(moment))
+    except Unmeasurable as error:
+        raise MetricFailed(f"{error}, at step {moment.step}; leave it out") from error
+    except (RankLost, MetricFailed):
         raise
     except Exception as error:
+        if not is_extra(metric.key):
+            raise
         raise MetricFailed(
             f"metric {metric.key!r} failed at step {moment.step} with {type(error).__name__}: "
             f"{error}; mend it, or begin again without it"
@@ -154,12 +181,13 @@ def _checked(metric: Metric, value: object) -> Value:
     return value if isinstance(value, int | float) else numbers.detach()
 
 
-def _asked(options: Metrics) -> list[Metric]:
+def _measured(options: Metrics, asked: Sequence[Metric]) -> list[Metric]:
     """The metrics of a run in the order of its rows: local models' as the recipe lists them."""
     listed = dict.fromkeys(f"accuracy_{view}" for view in options.local_accuracy)
     keys = iter(listed)
-    known = [next(keys) if key in listed else key for key in METRICS]
-    return [METRICS[key] for key in known if not is_extra(key) or key in (options.extra or ())]
+    known = [next(keys) if key in listed else key for key in METRICS if not is_extra(key)]
+    found = {key: METRICS[key] for key in known} | {metric.key: metric for metric in asked}
+    return list(found.values())
 
 
 def finite(row: Row) -> bool:

@@ -1,13 +1,14 @@
 """What a metric is: measured by a function, summed up and shown as its entry says."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
 from torch import Tensor
 
 from partavg.metrics.moment import Moment
+from partavg.scores.score import Finish, Score, Sums, ratio
 
 Row = dict[str, Any]
 """One line of metrics.jsonl: `step`, and what was measured after it."""
@@ -21,7 +22,7 @@ Kind = Literal["result", "spread", "cost"]
 
 When = Literal["step", "round", "end"]
 Chart = Literal["none", "plain", "log"]
-Better = Literal["higher", "lower"]
+Better = Literal["higher", "lower", "neither"]
 
 UNITS = {"%": 100.0, "MB": 1e-6}
 """What a value is multiplied by to be shown in a unit; in any other it is shown as it is."""
@@ -35,6 +36,9 @@ TAKES: dict[str, Callable[[Sequence[Any]], Any]] = {
 """How a summary takes the values of a run."""
 
 
+_SHOWN = ("title", "note", "unit", "kind", "when", "summary", "column", "form", "chart", "better")
+
+
 class Column(NamedTuple):
     """A column of the comparison: a number of the summaries, its format and its scale."""
 
@@ -46,20 +50,22 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One thing that is measured, and how summaries, tables, charts and progress show it."""
+    """One thing that is measured, and how summaries, tables, charts and progress show it.
+
+    It is measured by a function of a `Moment`, or on the test set by one of (outputs, targets).
+    """
 
     key: str
     """Its name in metrics.jsonl."""
     measure: Measure | None = None
-    """None where something else writes it, as the server of a federation does."""
+    """A function of a `Moment`; None where there are `sums`, or something else writes it, as the
+    server of a federation does."""
     title: str = ""
     """Of its chart."""
     note: str = ""
     """What stands below the title."""
     unit: str = ""
     """"%" shows 100 times the value, "MB" a millionth of it."""
-    better: Better = "higher"
-    """Which of two values is the better one."""
     kind: Kind = "result"
     when: When = "step"
     """After each step; at the end of rounds, before averaging, as often as
@@ -74,6 +80,12 @@ class Metric:
     """A curve against the step; whether a logarithmic scale may be asked for."""
     progress: str = ""
     """How progress shows it, for example "loss {:.3f}"; empty is not at all."""
+    better: Better = "neither"
+    """Which of two values is the better one; runs are not compared by one that does not say."""
+    sums: Sums | None = None
+    """A function of (outputs, targets) of a batch that returns a sum and a count."""
+    finish: Finish = ratio
+    """From the sum and the count of all batches to the number."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z]\w*", self.key, re.ASCII):
@@ -89,8 +101,14 @@ class Metric:
             if getattr(self, name) not in get_args(known):
                 given, choices = getattr(self, name), ", ".join(get_args(known))
                 raise ValueError(f"metric {self.key!r} has {name} {given!r}: use {choices}")
-        if self.measure is not None and not callable(self.measure):
-            raise ValueError(f"metric {self.key!r} measures {self.measure!r}: give a function")
+        for function in (self.measure, self.sums):
+            if function is not None and not callable(function):
+                raise ValueError(f"metric {self.key!r} measures {function!r}: give a function")
+        if self.sums and (self.measure or self.when != "step"):
+            raise ValueError(
+                f"metric {self.key!r} has sums, which are measured on the test set: leave measure "
+                f"and when out"
+            )
         try:
             format(1.0, self.form), self.progress.format(1.0)
         except (ValueError, LookupError) as error:
@@ -98,6 +116,21 @@ class Metric:
                 f"metric {self.key!r} cannot be shown as {self.form!r} and {self.progress!r}: "
                 f"{error}"
             ) from None
+
+    @property
+    def score(self) -> Score:
+        """What an evaluation adds up for it."""
+        if self.sums is None:
+            raise ValueError(
+                f"metric {self.key!r} is measured of a run: give one of (outputs, targets)"
+            )
+        return Score(self.key, self.sums, self.finish)
+
+    def value(self, at: Moment) -> Value:
+        """What is measured at a moment; None where nothing is."""
+        if self.sums:
+            return at.on_test.metrics.get(self.key) if at.evaluates_average else None
+        return self.measure(at) if self.measure else None
 
     @property
     def only_one(self) -> bool:
@@ -130,12 +163,42 @@ class Metric:
             return {}
         return {self._kept_as(take): TAKES[take](values) for take in self.summary}
 
+    @property
+    def called(self) -> str:
+        """Its name in a sentence."""
+        title = self.title or self.key
+        return title[:1].lower() + title[1:] if title[1:2].islower() else title
+
+    def text(self, value: float) -> str:
+        """A value as a table shows it, without its unit."""
+        return number(self.scale * value, self.form)
+
     def shown(self, value: float) -> str:
         """Its newest value, as progress shows it."""
         return self.progress.format(rounded(self.scale * value))
 
+    def appearance(self) -> Row:
+        """How tables and charts show it: what is left of it without its code."""
+        return {name: getattr(self, name) for name in _SHOWN}
+
+    @classmethod
+    def of_appearance(cls, key: str, values: Mapping[str, Any]) -> "Metric":
+        """A metric that can be shown, not measured; a ValueError if it is damaged."""
+        known = {name: values[name] for name in _SHOWN if name in values}
+        for name, value in known.items():
+            if not isinstance(value, list if name == "summary" else str):
+                raise ValueError(f"{name} of metric {key!r} is {value!r}")
+        if not re.fullmatch(r"[-+ #,_<>^=]*\d{0,2}(\.\d{1,2})?\w?%?", known.get("form", "")):
+            raise ValueError(f"the form of metric {key!r} is {known['form']!r}")
+        return cls(key, **{**known, "summary": tuple(known.get("summary", ("last",)))})
+
     def _kept_as(self, take: str) -> str:
         return self.key if take == "last" else f"{take}_{self.key}"
+
+
+def distinct(metrics: Iterable[Metric]) -> list[Metric]:
+    """Metrics of several runs, each once, in the order in which they come."""
+    return list({metric.key: metric for metric in metrics}.values())
 
 
 def number(value: float, form: str) -> str:

@@ -10,9 +10,9 @@ from torch import Tensor
 from partavg.backends.simulate import Simulation
 from partavg.config import Metrics
 from partavg.core.loop import Record
+from partavg.data.samples import Samples
 from partavg.evaluation import Evaluation
-
-Samples = tuple[Tensor, Tensor]
+from partavg.scores.score import Score
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ class Moment:
     """How long the run took, known at its end."""
     timings: Mapping[str, float] = field(default_factory=dict)
     """Seconds in each phase so far, where they are taken."""
+    scores: Sequence[Score] = ()
+    """What is measured on the test set beside the loss, and accuracy where there are classes."""
 
     @property
     def step(self) -> int:
@@ -86,7 +88,7 @@ class Moment:
     @cached_property
     def on_test(self) -> Evaluation:
         """The averaged model on the test set."""
-        return self.simulation.evaluate(_known(self.test, "test"))
+        return self.simulation.evaluate(_known(self.test, "test"), self.scores)
 
     @cached_property
     def on_train(self) -> Evaluation:
@@ -104,18 +106,19 @@ class Moment:
     def local_accuracies(self) -> list[float]:
         """Of the workers' models on the test set; of the first only, if no other is asked for."""
         most = None if set(self.options.local_accuracy) - {"first"} else 1
-        found = self.simulation.evaluate_workers(_known(self.test, "test"), most)
-        return [evaluation.accuracy or 0.0 for evaluation in found]
+        scores = [score for score in self.scores if score.key == "accuracy"]
+        found = self.simulation.evaluate_workers(_known(self.test, "test"), most, scores)
+        return [one.accuracy for one in found if one.accuracy is not None]
 
     @cached_property
     def round_samples(self) -> Samples:
         """Training samples for the losses at the end of a round, at equal distances."""
-        inputs, targets = _known(self.train, "train")
+        samples = _known(self.train, "train")
         most = self.options.round_losses_samples
-        if not 0 < most < len(inputs):
-            return inputs, targets
-        some = torch.arange(most, device=inputs.device) * len(inputs) // most
-        return inputs[some], targets[some]
+        if not 0 < most < samples.size:
+            return samples
+        device = samples.tensors[0].device
+        return samples.some(torch.arange(most, device=device) * samples.size // most)
 
 
 def due(step: int, every: int) -> bool:

@@ -7,38 +7,70 @@ from typing import get_args
 from partavg.config import LocalAccuracy
 from partavg.metrics.metric import Column, Kind, Measure, Metric, Row, Value
 from partavg.metrics.moment import Moment
-from partavg.registry import Names
+from partavg.metrics.names import MetricNames
+from partavg.scores.classes import (
+    accuracy,
+    binary_accuracy,
+    f1,
+    perplexity,
+    token_accuracy,
+    top_k,
+)
+from partavg.scores.errors import mae, mse
 
 
-def presented() -> list[Metric]:
-    """All metrics in the order of tables and charts: results first, costs last."""
-    return sorted(METRICS.values(), key=_rank)
+def presented(asked: Iterable[Metric] = ()) -> list[Metric]:
+    """All metrics in the order of tables and charts: results first, costs last.
+
+    Those that runs `asked` for are shown as they say, whatever is registered under their names.
+    """
+    return sorted(_known(asked).values(), key=_rank)
 
 
-def columns(summaries: Iterable[Row]) -> list[Column]:
-    """The columns of a comparison: the usual ones, and those from outside that a summary has."""
+def columns(summaries: Iterable[Row], asked: Iterable[Metric] = ()) -> list[Column]:
+    """The columns of a comparison: the usual ones, and those of metrics that a summary has."""
     known = {key for summary in summaries for key in summary}
     return [
         column
-        for metric in presented()
+        for metric in presented(asked)
         for column in metric.columns
-        if not (is_extra(metric.key) or metric.key in _OF_CLIENTS) or column.key in known
+        if column.key in known
+        or not (is_extra(metric.key) or metric.sums or metric.key in _OF_CLIENTS)
     ]
 
 
 def is_extra(key: str) -> bool:
-    """Whether a metric came from outside: it is measured where `metrics.extra` names it."""
-    return key not in _OWN
+    """Whether a metric is measured only where `metrics.extra` names it."""
+    return key not in METRICS.always
 
 
-def summarize(rows: Sequence[Row], ended: Row) -> Row:
+def _known(asked: Iterable[Metric]) -> dict[str, Metric]:
+    return {**METRICS, **{metric.key: metric for metric in asked}}
+
+
+def main_metric(summaries: Iterable[Row], asked: Sequence[Metric] = ()) -> Metric | None:
+    """The metric that runs are compared by: the first that all have and that says what is better.
+
+    Those that were asked for come first, as they were listed, then accuracy, that of clients, test
+    and training loss; None where there is none.
+    """
+    each = list(summaries)
+    usual = [METRICS[key] for key in ("accuracy", "clients_accuracy", "test_loss", "train_loss")]
+    for metric in (*asked, *usual):
+        if each and metric.better != "neither" and all(metric.key in summary for summary in each):
+            return metric
+    return None
+
+
+def summarize(rows: Sequence[Row], ended: Row, asked: Iterable[Metric] = ()) -> Row:
     """What a summary says of a run, from its rows and what was measured at its end."""
+    known = _known(asked)
     found: list[tuple[Metric, Row]] = []
-    for key in dict.fromkeys([*rows[-1], *METRICS]):
-        if key in METRICS:
+    for key in dict.fromkeys([*rows[-1], *known]):
+        if key in known:
             values = [row[key] for row in rows if row.get(key) is not None]
-            found.append((METRICS[key], METRICS[key].summarized(values)))
-    found += [(METRICS[key], {key: value}) for key, value in ended.items()]
+            found.append((known[key], known[key].summarized(values)))
+    found += [(known[key], {key: value}) for key, value in ended.items()]
     return {
         key: v for _, kept in sorted(found, key=lambda f: _rank(f[0])) for key, v in kept.items()
     }
@@ -57,9 +89,8 @@ def _discrepancy_parts(at: Moment) -> Value:
     return at.simulation.per_part(at.columns_apart) if wanted else None
 
 
-def _of_average(key: str) -> Measure:
-    """What the averaged model reaches on the test set."""
-    return lambda at: getattr(at.on_test, key) if at.evaluates_average else None
+def _test_loss(at: Moment) -> Value:
+    return at.on_test.loss if at.evaluates_average else None
 
 
 def _train_loss(at: Moment) -> Value:
@@ -86,7 +117,8 @@ def _locals() -> Iterator[Metric]:
     def seen(view: LocalAccuracy) -> Measure:
         def measure(at: Moment) -> Value:
             wanted = view in at.options.local_accuracy and at.evaluates
-            return views[view](at.local_accuracies) if wanted else None
+            found = at.local_accuracies if wanted else []
+            return views[view](found) if found else None
 
         return measure
 
@@ -107,14 +139,15 @@ def _clients() -> Iterator[Metric]:
     own = "Each client's own model on its own test samples"
     yield Metric("clients_accuracy", seen(fmean, "accuracy"), "Accuracy of clients",
                  f"{own}, mean over clients, %", unit="%", column="clients' accuracy %",
-                 form=".2f", progress="clients {:.1f}%")  # fmt: skip
+                 form=".2f", progress="clients {:.1f}%", better="higher")  # fmt: skip
     yield Metric("clients_accuracy_worst", seen(min, "accuracy"), "Accuracy of the worst client",
-                 f"{own}, %", unit="%", column="worst client %", form=".2f")  # fmt: skip
+                 f"{own}, %", unit="%", column="worst client %", form=".2f",
+                 better="higher")  # fmt: skip
     yield Metric("clients_accuracy_spread", seen(pstdev, "accuracy"), "Spread over clients",
                  f"{own}, standard deviation of accuracies, %", unit="%", kind="spread",
-                 column="spread of clients %", form=".2f")  # fmt: skip
+                 column="spread of clients %", form=".2f", better="lower")  # fmt: skip
     yield Metric("clients_loss", seen(fmean, "loss"), "Test loss of clients",
-                 f"{own}, mean over clients", chart="log")  # fmt: skip
+                 f"{own}, mean over clients", chart="log", better="lower")  # fmt: skip
     yield Metric("clients_left_out", _left_out, when="end", kind="spread",
                  column="clients left out", form=".0f", chart="none")  # fmt: skip
 
@@ -124,68 +157,62 @@ def _left_out(at: Moment) -> Value:
     return sum(not len(own) for own in at.test_split or ()) or None
 
 
-_TAKEN = frozenset({"step", "steps", "scale", "stage", "part", "clients", "away", "sent",
-                    "received", "seconds_per_exchange", "ranks"})  # fmt: skip
-"""What rows and summaries hold beside metrics."""
+_ON_TEST = "Averaged model u_k on the test set"
+_ALWAYS = (
+    Metric("loss", lambda at: at.loss, "Training loss", "Mini-batch loss, mean over workers",
+           summary=(), chart="log", progress="loss {:.3f}"),
+    Metric("lr", lambda at: at.record.lr, summary=(), chart="none"),
+    Metric("bytes", lambda at: at.record.bytes, unit="MB", kind="cost", column="MB sent",
+           form=".1f", chart="none"),
+    Metric("messages", lambda at: at.record.messages, kind="cost", column="messages sent",
+           form=".0f", chart="none"),
+    Metric("discrepancy", _discrepancy, "Discrepancy",
+           "(1/m) Σ ‖u_k − x_i‖², after each step", kind="spread", summary=("mean", "peak"),
+           column="discrepancy", form="#.3g", chart="log", progress="discrepancy {:.3g}"),
+    Metric("discrepancy_parts", _discrepancy_parts, kind="spread", summary=(), chart="none"),
+    Metric("accuracy", None, "Accuracy", f"{_ON_TEST}, %", unit="%", column="accuracy %",
+           form=".2f", progress="acc {:.1f}%", better="higher", sums=accuracy),
+    Metric("test_loss", _test_loss, "Test loss",
+           _ON_TEST, chart="log", better="lower"),
+    *_locals(),
+    *_clients(),
+    Metric("loss_smallest_local", _smallest_local, when="round", summary=(), chart="none"),
+    Metric("loss_global", lambda at: at.simulation.evaluate(at.round_samples).loss,
+           when="round", summary=(), chart="none"),
+    Metric("train_loss", _train_loss, when="end",
+           column="training loss", form=".3f", chart="none", better="lower"),
+    Metric("discrepancy_due", None, "Discrepancy of the part that is due",
+           "Federated: just before it is averaged", kind="spread", summary=(), chart="log"),
+    Metric("seconds", lambda at: round(at.seconds, 3), "Seconds per exchange",
+           "Federated: until all answered", kind="cost", when="end", column="seconds",
+           form=".1f"),
+    Metric("timings", _timings, kind="cost", when="end", chart="none"),
+)  # fmt: skip
+"""What runs measure without being asked, in the order of a row's keys."""
 
-
-class MetricNames(Names[Metric]):
-    """Metrics by their keys."""
-
-    def code(self, thing: Metric) -> object:
-        """The function that measures."""
-        return thing.measure if isinstance(thing, Metric) else thing
-
-    def check(self, name: str, thing: Metric) -> None:
-        """Raise a ValueError for what is no metric, or is called otherwise."""
-        if not isinstance(thing, Metric):
-            raise ValueError(f"{thing!r} cannot be a metric: give a partavg.Metric")
-        if thing.key != name:
-            raise ValueError(f"metric {name!r} has the key {thing.key!r}: they must be the same")
-        taken = _TAKEN.union(*(metric.names for key, metric in self.items() if key != name))
-        if clash := sorted(thing.names & taken):
-            raise ValueError(
-                f"metric {name!r} would write {clash[0]!r}, which is something else in a row or a "
-                f"summary already: choose another name"
-            )
-
-
-METRICS = MetricNames("metric", {
-    metric.key: metric
-    for metric in (
-        Metric("loss", lambda at: at.loss, "Training loss", "Mini-batch loss, mean over workers",
-               better="lower", summary=(), chart="log", progress="loss {:.3f}"),
-        Metric("lr", lambda at: at.record.lr, summary=(), chart="none"),
-        Metric("bytes", lambda at: at.record.bytes, unit="MB", kind="cost", column="MB sent",
-               form=".1f", chart="none"),
-        Metric("messages", lambda at: at.record.messages, kind="cost", column="messages sent",
-               form=".0f", chart="none"),
-        Metric("discrepancy", _discrepancy, "Discrepancy",
-               "(1/m) Σ ‖u_k − x_i‖², after each step", kind="spread", better="lower",
-               summary=("mean", "peak"),
-               column="discrepancy", form="#.3g", chart="log", progress="discrepancy {:.3g}"),
-        Metric("discrepancy_parts", _discrepancy_parts, kind="spread", summary=(), chart="none"),
-        Metric("accuracy", _of_average("accuracy"), "Accuracy",
-               "Averaged model u_k on the test set, %", unit="%", column="accuracy %", form=".2f",
-               progress="acc {:.1f}%"),
-        Metric("test_loss", _of_average("loss"), "Test loss",
-               "Averaged model u_k on the test set", better="lower", chart="log"),
-        *_clients(),
-        *_locals(),
-        Metric("loss_smallest_local", _smallest_local, when="round", summary=(), chart="none"),
-        Metric("loss_global", lambda at: at.simulation.evaluate(at.round_samples).loss,
-               when="round", summary=(), chart="none"),
-        Metric("train_loss", _train_loss, when="end",
-               column="training loss", form=".3f", chart="none"),
-        Metric("discrepancy_due", None, "Discrepancy of the part that is due",
-               "Federated: just before it is averaged", kind="spread", summary=(), chart="log"),
-        Metric("seconds", lambda at: round(at.seconds, 3), "Seconds per exchange",
-               "Federated: until all answered", kind="cost", when="end", column="seconds",
-               form=".1f"),
-        Metric("timings", _timings, kind="cost", when="end", chart="none"),
-    )
-})  # fmt: skip
-"""All metrics, in the order of a row's keys."""
-
-_OWN = frozenset(METRICS)
 _OF_CLIENTS = frozenset(metric.key for metric in _clients())
+
+_ASKED = (
+    Metric("top_k", title="Top-{k} accuracy", note=f"{_ON_TEST}, %", unit="%",
+           column="top-{k} %", form=".2f", progress="top {:.1f}%", better="higher",
+           sums=top_k),
+    Metric("token_accuracy", title="Token accuracy", note=f"{_ON_TEST}, %", unit="%",
+           column="token accuracy %", form=".2f", progress="token-acc {:.1f}%", better="higher",
+           sums=token_accuracy),
+    Metric("binary_accuracy", title="Binary accuracy", note=f"{_ON_TEST}, %", unit="%",
+           column="binary accuracy %", form=".2f", progress="binary-acc {:.1f}%", better="higher",
+           sums=binary_accuracy),
+    Metric("f1", title="F1, {average}", note=_ON_TEST, column="F1 {average}", form=".3f",
+           progress="F1 {:.3f}", better="higher", sums=f1),
+    Metric("perplexity", title="Perplexity", note=_ON_TEST, column="perplexity", form=".2f",
+           chart="log", progress="perplexity {:.4g}", better="lower", sums=perplexity,
+           finish=lambda total, count: (total / count).exp()),
+    Metric("mse", title="Mean squared error", note=_ON_TEST, column="MSE", chart="log",
+           progress="MSE {:.4g}", better="lower", sums=mse),
+    Metric("mae", title="Mean absolute error", note=_ON_TEST, column="MAE", chart="log",
+           progress="MAE {:.4g}", better="lower", sums=mae),
+)  # fmt: skip
+"""What they measure where `metrics.extra` names it."""
+
+METRICS = MetricNames(always=_ALWAYS, asked=_ASKED)
+"""All metrics."""

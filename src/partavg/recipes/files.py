@@ -13,6 +13,8 @@ from typing import Any
 from partavg.recipes import ROOT, names
 from partavg.registry import check_name
 
+_TEXT = "utf-8-sig"  # some editors begin a file with a byte order mark
+
 
 @dataclass(frozen=True, slots=True)
 class Paper:
@@ -23,11 +25,19 @@ class Paper:
     note: str = ""
 
 
+RECIPE = "recipe.toml"
+"""The recipe of a folder."""
+
+
 def find(name: str | Path) -> Path:
-    """The file of a recipe: any file, or that of a name."""
+    """The file of a recipe: any file, that of a folder, or that of a name."""
     path = Path(name)
     if path.is_file() or path.suffix == ".toml":
         return path
+    if (path / RECIPE).is_file():
+        return path / RECIPE
+    if path.is_dir() and str(name) not in names():
+        raise ValueError(f"{path} is a folder without a {RECIPE}: `partavg new {path}` writes one")
     check_name("recipe", str(name), names(), "`partavg recipes` lists them, or name a file")
     return ROOT / f"{name}.toml"
 
@@ -35,7 +45,7 @@ def find(name: str | Path) -> Path:
 def read(path: Path) -> dict[str, Any]:
     """The tables of a TOML file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding=_TEXT))
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{path} is not valid TOML: {error}") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -45,7 +55,7 @@ def read(path: Path) -> dict[str, Any]:
 def about(path: Path) -> str:
     """The first sentence of the comment that a file begins with."""
     comment = itertools.takewhile(
-        lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines()
+        lambda line: line.startswith("#"), path.read_text(encoding=_TEXT).splitlines()
     )
     text = " ".join(line.lstrip("# ") for line in comment)
     return re.split(r"[.:] ", text + " ", maxsplit=1)[0].strip()

@@ -7,6 +7,8 @@ or narrower, with all points.
 from html import escape
 from math import ceil, floor, log10
 
+import numpy as np
+
 from partavg.report.charts import Chart, Line
 from partavg.report.curves import Curve, thinned
 from partavg.report.palette import DASHES, LIGHT
@@ -20,13 +22,16 @@ def draw(chart: Chart) -> str:
     """An SVG picture of a chart, with axes and a description for those who cannot see it."""
     most = min(_MOST, max(_FEWEST, _POINTS // len(chart.lines)))
     drawn = [(line, thinned(line.curve, most)) for line in chart.lines]
-    x_ticks = ticks(min(c.x.min() for _, c in drawn), max(c.x.max() for _, c in drawn))
+    x_range = min(c.x.min() for _, c in drawn), max(c.x.max() for _, c in drawn)
+    x_ticks = decades(*x_range) if chart.log_x else ticks(*x_range)
     y_ticks = ticks(min(c.y.min() for _, c in drawn), max(c.y.max() for _, c in drawn))
-    across = (_WIDTH - _LEFT - _RIGHT) / (x_ticks[-1] - x_ticks[0])
+    on_axis = np.log10 if chart.log_x else np.asarray
+    x_first, x_last = float(on_axis(x_ticks[0])), float(on_axis(x_ticks[-1]))
+    across = (_WIDTH - _LEFT - _RIGHT) / (x_last - x_first)
     up = (_HEIGHT - _TOP - _BOTTOM) / (y_ticks[-1] - y_ticks[0])
 
     def place(curve: Curve) -> Curve:
-        moved = Curve(curve.x - x_ticks[0], curve.y - y_ticks[0]).scaled(across, -up)
+        moved = Curve(on_axis(curve.x) - x_first, curve.y - y_ticks[0]).scaled(across, -up)
         return Curve(moved.x + _LEFT, moved.y + _HEIGHT - _BOTTOM)
 
     parts = [
@@ -39,7 +44,7 @@ def draw(chart: Chart) -> str:
             f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{tick:g}</text>'
         )
     for tick in x_ticks:
-        x = _LEFT + across * (tick - x_ticks[0])
+        x = _LEFT + across * (on_axis(tick) - x_first)
         parts.append(
             f'<text x="{x:.1f}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle">{tick:g}</text>'
         )
@@ -84,3 +89,19 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
     first, last = floor(low / step + 1e-9), ceil(high / step - 1e-9)
     digits = 12 - floor(log10(step))  # relative to the step, which may be tiny
     return [round(index * step, digits) for index in range(first, last + 1)]
+
+
+def decades(low: float, high: float) -> list[float]:
+    """Round numbers that enclose a range of a logarithmic scale.
+
+    >>> decades(0.6, 76)
+    [0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0]
+    >>> decades(0.6, 760)
+    [0.1, 1.0, 10.0, 100.0, 1000.0]
+    """
+    units = (1,) if high / low > 1000 else (1, 2, 5)
+    powers = range(floor(log10(low)), ceil(log10(high)) + 1)
+    marks = [float(f"{unit}e{power}") for power in powers for unit in units]
+    first = max(mark for mark in marks if mark <= low * 1.001)
+    last = min(mark for mark in marks if mark >= high * 0.999)
+    return [mark for mark in marks if first <= mark <= max(last, 2 * first)]

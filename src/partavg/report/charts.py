@@ -1,7 +1,8 @@
 """Which charts a report has, and the lines of each."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 
 from partavg.metrics.metric import Metric
 from partavg.metrics.table import presented
@@ -10,6 +11,8 @@ from partavg.report.curves import Curve
 from partavg.report.runs import Group, ShownRun
 
 _ROUNDS = 6  # in a window in which single rounds are to be seen
+_SQUEEZED = 4  # times as far as another goes a line that squeezes it
+_LEAST = 1e-12  # what is sent before anything is has no place on a logarithmic scale
 _STEP, _ACCURACY, _BEST = "step", "Accuracy, %", "best local model"
 
 
@@ -40,11 +43,18 @@ class Chart:
     """Whether a logarithmic scale may be asked for."""
     second: str = ""
     """What the second kind of lines, which is dashed, shows."""
+    log_x: bool = False
+    """Whether x has a logarithmic scale."""
 
     @property
     def unit(self) -> str:
         """The unit of y, if it has one."""
         return "%" if self.y_label.endswith("%") else ""
+
+    @property
+    def once(self) -> bool:
+        """Whether nothing was measured more than once, so that there is no curve to draw."""
+        return all(len(line.curve.x) == 1 for line in self.lines)
 
 
 def charts(groups: Sequence[Group]) -> list[Chart]:
@@ -53,7 +63,7 @@ def charts(groups: Sequence[Group]) -> list[Chart]:
     after = {"accuracy": [_over_bytes(groups)], "discrepancy": [_rounds(groups), _locals(groups)]}
     found = [
         chart
-        for metric in presented()
+        for metric in presented(metric for group in groups for metric in group.metrics)
         if metric.chart != "none"
         for chart in (
             *before.get(metric.key, ()),
@@ -91,7 +101,19 @@ def _against_steps(metric: Metric, groups: Sequence[Group]) -> Chart:
 def _over_bytes(groups: Sequence[Group]) -> Chart:
     drawn = lines(groups, lambda run: curves.against(run, "accuracy", "bytes").scaled(1e-6, 100))
     note = "Averaged model u_k on the test set, %, against what one worker has sent"
-    return Chart("accuracy_bytes", "Accuracy against traffic", note, "MB sent", _ACCURACY, drawn)
+    title = "Accuracy against traffic"
+    if not _far_apart(drawn):
+        return Chart("accuracy_bytes", title, note, "MB sent", _ACCURACY, drawn)
+    seen = [replace(line, curve=line.curve.within(_LEAST, inf)) for line in drawn]
+    kept = [line for line in seen if len(line.curve.x)]
+    label = "MB sent (logarithmic)"
+    return Chart("accuracy_bytes", title, note, label, _ACCURACY, kept, log_x=True)
+
+
+def _far_apart(drawn: Sequence[Line]) -> bool:
+    """Whether one line would leave the others next to none of the width."""
+    ends = [float(line.curve.x[-1]) for line in drawn if line.curve.x[-1] > 0]
+    return bool(ends) and max(ends) > _SQUEEZED * min(ends)
 
 
 def _rounds(groups: Sequence[Group]) -> Chart:

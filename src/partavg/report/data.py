@@ -26,6 +26,7 @@ def as_json(groups: Sequence[Group], drawn: Sequence[Chart], maps: Sequence[Heat
                 "x": chart.x_label,
                 "unit": chart.unit,
                 "second": chart.second,
+                "logX": chart.log_x,
                 "lines": [
                     {
                         "group": line.group,
@@ -41,6 +42,7 @@ def as_json(groups: Sequence[Group], drawn: Sequence[Chart], maps: Sequence[Heat
                 ],
             }
             for chart in drawn
+            if not chart.once
         },
         "heat": [
             {

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from partavg.outputs import check_new
 from partavg.report import heat, palette, phases
 from partavg.report.charts import Chart, charts
 from partavg.report.palette import DASHES, LIGHT, SHARES, STROKE, class_color
@@ -25,7 +26,9 @@ _WINDOWS = ("discrepancy_early", "discrepancy_middle")
 _FEW_NAMED, _MOST_NAMED = 3, 8
 
 
-def write_figures(folder: Path, groups: Sequence[Group], kind: str) -> list[Path]:
+def write_figures(
+    folder: Path, groups: Sequence[Group], kind: str, *, force: bool = False
+) -> list[Path]:
     """Write each chart to a file of its own; the two windows of the discrepancy to one."""
     try:
         import matplotlib as mpl
@@ -50,8 +53,11 @@ def write_figures(folder: Path, groups: Sequence[Group], kind: str) -> list[Path
             figures["split"] = _splits(splits)
         if not figures:
             raise ValueError("these runs have no metrics to draw: name runs with a metrics.jsonl")
+        files = {folder / f"{key}.{kind}": figure for key, figure in figures.items()}
+        for path in files:
+            check_new(path, force=force)
         folder.mkdir(parents=True, exist_ok=True)
-        return [_save(figure, folder / f"{key}.{kind}") for key, figure in figures.items()]
+        return [_save(figure, path) for path, figure in files.items()]
 
 
 def _save(figure: Any, path: Path) -> Path:
@@ -70,6 +76,8 @@ def _axes(across: int = 1, down: int = 1, height: float = _HEIGHT) -> tuple[Any,
 def _lines(shown: Sequence[Chart], names: Sequence[str]) -> Any:
     """Charts next to each other: thick means, thin seeds."""
     figure, panels = _axes(len(shown))
+    if shown[0].once:
+        return _once(figure, panels[0], shown[0], names)
     for axes, chart in zip(panels, shown, strict=True):
         for line in sorted(chart.lines, key=lambda line: not line.seed):
             dashes = int(line.other) if chart.second else line.group % len(_DASHES)
@@ -87,6 +95,8 @@ def _lines(shown: Sequence[Chart], names: Sequence[str]) -> Any:
         axes.set_ylabel(chart.y_label)
         if _flattened(chart):
             axes.set_yscale("log")
+        if chart.log_x:
+            axes.set_xscale("log")
         if len(shown) > 1:
             axes.set_title(chart.title)
         if chart.second:
@@ -97,6 +107,20 @@ def _lines(shown: Sequence[Chart], names: Sequence[str]) -> Any:
     elif named <= _MOST_NAMED:  # no room for them inside
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=3 * len(shown))
+    return figure
+
+
+def _once(figure: Any, axes: Any, chart: Chart, names: Sequence[str]) -> Any:
+    """What was measured but once, as bars: a curve would be a dot."""
+    shown = [line for line in chart.lines if not line.seed]
+    for place, line in enumerate(shown):
+        color = _COLORS[line.group % len(_COLORS)]
+        axes.bar(place, line.curve.y[0], color=color, alpha=0.5 if line.other else 1)
+    labels = [
+        _plain(names[line.group]) + (f", {chart.second}" if line.other else "") for line in shown
+    ]
+    axes.set_xticks(range(len(shown)), labels)
+    axes.set_ylabel(chart.y_label)
     return figure
 
 

@@ -56,8 +56,15 @@ const start = () => {
     near.observe(plot.figure);
     wide.observe(plot.box);
   }
+  // A table that is wider than its place says so; shadows alone are easily missed.
+  const tables = new ResizeObserver((entries) => {
+    for (const { target } of entries) {
+      target.classList.toggle("wider", target.scrollWidth > target.clientWidth + 1);
+    }
+  });
+  for (const place of document.querySelectorAll(".scroll")) tables.observe(place);
   showLegend();
-  return () => { near.disconnect(); wide.disconnect(); };
+  return () => { near.disconnect(); wide.disconnect(); tables.disconnect(); };
 };
 
 document.documentElement.classList.add("scripted");

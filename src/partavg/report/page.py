@@ -67,7 +67,7 @@ def _main(
         *(table.html() for table in (*tables, *clients) if table.rows),
     ]
     if drawn:
-        figures = "\n".join(map(_figure, drawn))
+        figures = "\n".join(_figure(chart, groups) for chart in drawn)
         parts += ["<h2>Curves</h2>", _legend(groups), f'<div class="charts">{figures}</div>']
     parts += heat.section(groups, maps)
     if timed:
@@ -114,15 +114,21 @@ def _legend(groups: Sequence[Group]) -> str:
     )
 
 
-def _figure(chart: Chart) -> str:
+def _figure(chart: Chart, groups: Sequence[Group]) -> str:
+    caption = (
+        f"<figcaption><h3>{escape(chart.title)}</h3>"
+        f'<span class="soft">{escape(chart.note)}</span></figcaption>'
+    )
+    if chart.once:
+        table = sections.once(chart, groups).html()
+        return f'<figure id="chart-{chart.key}">{caption}<div class="plot">{table}</div></figure>'
     log = (
         f'<button type="button" id="log-{chart.key}" class="log" aria-pressed="false">log</button>'
         if chart.log
         else ""
     )
     return (
-        f'<figure id="chart-{chart.key}" data-chart="{chart.key}"><figcaption><h3>'
-        f'{escape(chart.title)}</h3><span class="soft">{escape(chart.note)}</span></figcaption>'
+        f'<figure id="chart-{chart.key}" data-chart="{chart.key}">{caption}'
         f'<div class="tools">{log}<button type="button" id="reset-{chart.key}" class="reset" '
         f'hidden>reset zoom</button></div><div class="plot">{draw(chart)}</div></figure>'
     )

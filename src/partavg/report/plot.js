@@ -59,7 +59,8 @@ class Plot {
     const shown = this.lines, all = shown.length ? shown : this.chart.lines;
     const low = Math.min(...all.map((line) => line.x[0]));
     const high = Math.max(...all.map((line) => line.x[line.x.length - 1]));
-    return high > low ? [low, high] : [low - 1, low + 1];
+    if (high > low) return [low, high];
+    return this.chart.logX ? [low / 2, low * 2] : [low - 1, low + 1];
   }
 
   heights(lines) {
@@ -96,7 +97,9 @@ class Plot {
       parts.push(this.make("path", { class: "grid", d: `M${LEFT} ${y}H${width - RIGHT}` }));
       parts.push(this.label(text(mark), LEFT - 6, Number(y) + 4, "end"));
     }
-    for (const mark of ticks(this.x0, this.x1, width < 480 ? 4 : 7)) {
+    const across = this.chart.logX ? decades(this.x0, this.x1, width < 480 ? 100 : 1000)
+      : ticks(this.x0, this.x1, width < 480 ? 4 : 7);
+    for (const mark of across) {
       const x = this.placeX(mark);
       if (x < LEFT - 1 || x > width - RIGHT + 1) continue;
       parts.push(this.label(text(mark), x, height - BOTTOM + 18, "middle"));
@@ -126,8 +129,19 @@ class Plot {
     return this.make("text", { x: x.toFixed(1), y: y.toFixed(1), "text-anchor": anchor }, words);
   }
 
+  // How far along its axis a value lies, from 0 to 1, and back.
+  share(x) {
+    return this.chart.logX ? Math.log(x / this.x0) / Math.log(this.x1 / this.x0)
+      : (x - this.x0) / (this.x1 - this.x0);
+  }
+
+  atShare(share) {
+    return this.chart.logX ? this.x0 * (this.x1 / this.x0) ** share
+      : this.x0 + share * (this.x1 - this.x0);
+  }
+
   placeX(x) {
-    return LEFT + (x - this.x0) / (this.x1 - this.x0) * (this.width - LEFT - RIGHT);
+    return LEFT + this.share(x) * (this.width - LEFT - RIGHT);
   }
 
   placeY(y) {
@@ -181,7 +195,7 @@ class Plot {
     const box = this.svg.getBoundingClientRect();
     const pixel = (event.clientX - box.left) * this.width / box.width;
     const share = (pixel - LEFT) / (this.width - LEFT - RIGHT);
-    return this.x0 + Math.min(1, Math.max(0, share)) * (this.x1 - this.x0);
+    return this.atShare(Math.min(1, Math.max(0, share)));
   }
 
   onDown(event) {
@@ -237,8 +251,8 @@ class Plot {
   }
 
   scale(factor) {
-    const middle = this.at ?? (this.x0 + this.x1) / 2, half = (this.x1 - this.x0) * factor / 2;
-    this.zoom([middle - half, middle + half]);
+    const middle = this.at === undefined ? 0.5 : this.share(this.at);
+    this.zoom([middle - factor / 2, middle + factor / 2].map((share) => this.atShare(share)));
     byId("live").textContent = `${this.title}: ${this.chart.x} ${text(this.x0)} to ${text(this.x1)}`;
   }
 

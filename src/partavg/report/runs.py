@@ -12,15 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partavg.comparison import SCHEMES, Result, StartedRun
-from partavg.config_toml import parse, settings
 from partavg.folder import RunFolder
-from partavg.metrics.metric import Row
-from partavg.metrics.table import METRICS
-from partavg.recipes.files import read
+from partavg.metrics.metric import Metric, Row, distinct
+from partavg.metrics.table import presented
 
 Numbers = NDArray[np.float64]
 
 _PARTS = "discrepancy_parts"
+_MOST = 1e100  # what is larger could not be drawn
 _UNUSED = {"step", "lr", "messages", "stage", "part", "clients", "away", "sent", "received",
            "accuracy_all"}  # fmt: skip
 
@@ -36,6 +35,7 @@ class Series(NamedTuple):
 class ShownRun:
     """One run: its name on the page, the scheme it is a seed of, and all that is known of it."""
 
+    path: Path
     name: str
     group: str
     settings: dict[str, Any]
@@ -45,6 +45,8 @@ class ShownRun:
     split: list[list[int]] | None
     step: int
     """The last step it took."""
+    metrics: tuple[Metric, ...] = ()
+    """Those that it was asked for beside the usual ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +59,22 @@ class Group:
     @property
     def result(self) -> Result:
         """The summaries of those that are finished."""
-        return Result(self.name, tuple(run.summary for run in self.runs if run.summary))
+        ended = {place: run for place, run in enumerate(self.runs) if run.summary}
+        seeds = tuple(run.settings.get("training.seed", place) for place, run in ended.items())
+        summaries = tuple(run.summary or {} for run in ended.values())
+        return Result(self.name, summaries, seeds, self.metrics)
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """Those that the runs were asked for beside the usual ones."""
+        return tuple(distinct(metric for run in self.runs for metric in run.metrics))
 
     @property
     def shown(self) -> Result:
         """The same or, as long as none is finished, what all have so far."""
         if self.result.summaries:
             return self.result
-        return Result(self.name, tuple(_so_far(run.series) for run in self.runs))
+        return Result(self.name, tuple(map(_so_far, self.runs)), metrics=self.metrics)
 
     @property
     def status(self) -> str:
@@ -118,7 +128,7 @@ def find(path: Path) -> list[Path]:
             found.append(Path(folder))
             inner.clear()
     return sorted(
-        found, key=lambda folder: (RunFolder(folder).environment().get("started", ""), folder)
+        found, key=lambda folder: (str(RunFolder(folder).environment().get("started")), folder)
     )
 
 
@@ -142,7 +152,7 @@ def named(folders: Sequence[Path]) -> dict[Path, tuple[str, str]]:
 
 def _what(folder: Path) -> dict[str, Any]:
     """The settings that seeds of one scheme share: not what was drawn, nor how it is computed."""
-    kept = _settings(folder)
+    kept = RunFolder(folder).settings()
     own = re.compile(r"training\.seed|engine\..*|.*\.(seed|sha256)")
     return {key: value for key, value in kept.items() if not own.fullmatch(key)}
 
@@ -154,23 +164,25 @@ def load(path: Path, name: str, group: str) -> ShownRun:
     summary = folder.summary() if folder.finished else None
     steps = [int(one.steps[-1]) for one in series.values()]
     return ShownRun(
+        path,
         name,
         group,
-        _settings(path),
+        folder.settings(),
         folder.environment(),
         series,
         summary,
         folder.split(),
-        max(steps, default=int(summary.get("steps", 0)) if summary else 0),
+        max(steps, default=int(summary.get("steps") or 0) if summary else 0),
+        tuple(folder.metrics()),
     )
 
 
-def _so_far(series: dict[str, Series]) -> Row:
+def _so_far(run: ShownRun) -> Row:
     """What a summary would say of a run that is not finished."""
     found: Row = {}
-    for key, one in series.items():
-        if key in METRICS:
-            found |= METRICS[key].summarized(one.values.tolist())
+    for metric in presented(run.metrics):
+        if metric.key in run.series:
+            found |= metric.summarized(run.series[metric.key].values.tolist())
     return found
 
 
@@ -179,21 +191,23 @@ def columns(rows: Iterable[Row]) -> dict[str, Series]:
     steps: defaultdict[str, list[float]] = defaultdict(list)
     values: defaultdict[str, list[Any]] = defaultdict(list)
     for row in rows:
-        step = row.get("step", 0)
         for key, value in row.items():
-            if key not in _UNUSED:
-                steps[key].append(step)
+            fit = _is_list(value) if key == _PARTS else _is_finite(value)
+            if key not in _UNUSED and fit:
+                steps[key].append(row["step"])
                 values[key].append(value)
-    found = {}
-    for key, listed in values.items():
-        if key == _PARTS:
-            found[key] = Series(np.array(steps[key], float), _rows(listed))
-        elif isinstance(listed[0], int | float | None):
-            array = np.array(listed, float)
-            kept = np.isfinite(array)
-            if kept.any():
-                found[key] = Series(np.array(steps[key], float)[kept], array[kept])
-    return found
+    return {
+        key: Series(np.array(steps[key], float), _rows(v) if key == _PARTS else np.array(v, float))
+        for key, v in values.items()
+    }
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and abs(value) < _MOST
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(_is_finite, value))
 
 
 def _rows(values: list[list[float]]) -> Numbers:
@@ -202,13 +216,3 @@ def _rows(values: list[list[float]]) -> Numbers:
     for place, row in enumerate(values):
         array[place, : len(row)] = row
     return array
-
-
-def _settings(path: Path) -> dict[str, Any]:
-    """The keys of a run's config, `section.key`, with defaults for what it does not say."""
-    tables = read(RunFolder(path).config_path)
-    try:
-        return settings(parse(tables))
-    except ValueError:  # another kind of run, or from a newer version
-        sections = {name: values for name, values in tables.items() if isinstance(values, dict)}
-        return {f"{name}.{k}": v for name, values in sections.items() for k, v in values.items()}

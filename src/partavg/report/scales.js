@@ -18,8 +18,8 @@ const ticks = (low, high, most) => {
   return found;
 };
 
-const decades = (low, high) => {
-  const found = [], units = high / low > 100 ? [1] : [1, 2, 5];
+const decades = (low, high, wide = 100) => {
+  const found = [], units = high / low > wide ? [1] : [1, 2, 5];
   for (let e = Math.floor(Math.log10(low)); e <= Math.ceil(Math.log10(high)); e++) {
     for (const unit of units) found.push(Number(`${unit}e${e}`));
   }

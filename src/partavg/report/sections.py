@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from html import escape
 
 from partavg.report.bars import bars
+from partavg.report.charts import Chart
 from partavg.report.runs import Group
 from partavg.report.table import TextTable
 from partavg.report.words import scheme, tasks
@@ -68,6 +69,20 @@ def clients(group: Group) -> TextTable:
     ]
     head = ("client", "samples", "MB sent", "MB received", "away at steps")
     return TextTable(f"Clients of {group.name}", head, rows)
+
+
+def once(chart: Chart, groups: Sequence[Group]) -> TextTable:
+    """What was measured but once: numbers, where a curve would be a dot."""
+    rows = [
+        (
+            groups[line.group].name + (f", {chart.second}" if line.other else ""),
+            f"{line.curve.x[0]:.4g}",
+            f"{line.curve.y[0]:.4g}{f' {chart.unit}' if chart.unit else ''}",
+        )
+        for line in chart.lines
+        if not line.seed
+    ]
+    return TextTable("Measured once", ("scheme", chart.x_label, chart.title.lower()), rows)
 
 
 def splits(groups: Sequence[Group]) -> list[str]:

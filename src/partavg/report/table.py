@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from html import escape
 from statistics import mean, stdev
 
-from partavg.metrics.metric import Column
+from partavg.metrics.metric import Column, number
 from partavg.metrics.table import presented
+from partavg.registry import check_name
 from partavg.report.runs import Group
 
 _LONG = 48  # letters that a cell has in one line
@@ -55,13 +56,14 @@ def _cell(text: str) -> str:
 def columns(groups: Sequence[Group]) -> list[Column]:
     """The columns of the comparison in which there is something."""
     known = {key for group in groups for summary in group.shown.summaries for key in summary}
-    every = (column for metric in presented() for column in metric.columns)
+    asked = (metric for group in groups for metric in group.metrics)
+    every = (column for metric in presented(asked) for column in metric.columns)
     return [column for column in every if column.key in known]
 
 
-def comparison(groups: Sequence[Group]) -> TextTable:
-    """A row per group: mean, and deviation over its seeds."""
-    shown = columns(groups)
+def comparison(groups: Sequence[Group], wanted: Sequence[Column] | None = None) -> TextTable:
+    """A row per group: mean, and deviation over its seeds; of all columns, or those wanted."""
+    shown = columns(groups) if wanted is None else wanted
     several = any(len(group.runs) > 1 for group in groups)
     headings = (column.heading for column in shown)
     head = ("scheme", *(["seeds"] if several else []), *headings)
@@ -97,21 +99,53 @@ def to_csv(groups: Sequence[Group]) -> str:
     return text.getvalue()
 
 
-def to_latex(groups: Sequence[Group]) -> str:
-    """The comparison as a table of the booktabs package."""
-    shown = comparison(groups)
+def to_latex(groups: Sequence[Group], keys: Sequence[str] | None = None) -> str:
+    """The comparison as a table of the booktabs package, the best results in bold.
+
+    Of the columns with these keys, in this order; without any, of all but the seconds.
+    """
+    chosen = _chosen(groups, keys)
+    shown = comparison(groups, chosen)
+    marked = [_best(groups, column) for column in chosen]
+    first = len(shown.head) - len(chosen)
     lines = [
         r"% \usepackage{booktabs}",
         rf"\begin{{tabular}}{{l{'r' * (len(shown.head) - 1)}}}",
         r"\toprule",
         " & ".join(map(latex, shown.head)) + r" \\",
         r"\midrule",
-        *(" & ".join([latex(row[0]), *map(_latex_number, row[1:])]) + r" \\" for row in shown.rows),
-        r"\bottomrule",
-        r"\end{tabular}",
-        "",
     ]
-    return "\n".join(lines)
+    for place, row in enumerate(shown.rows):
+        bold = [False] * first + [place in best for best in marked]
+        cells = map(_latex_number, row[1:], bold[1:])
+        lines.append(" & ".join([latex(row[0]), *cells]) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def _chosen(groups: Sequence[Group], keys: Sequence[str] | None) -> list[Column]:
+    known = {column.key: column for column in columns(groups)}
+    if keys is None:
+        return [column for key, column in known.items() if key != "seconds"]
+    for key in keys:
+        check_name("--columns", key, known)
+    return [known[key] for key in keys]
+
+
+def _best(groups: Sequence[Group], column: Column) -> set[int]:
+    """Which of several groups that ended are best in a column that says how good models are."""
+    asked = [metric for group in groups for metric in group.metrics]
+    metric = next(metric for metric in presented(asked) if column in metric.columns)
+    means = {
+        place: mean(values)
+        for place, group in enumerate(groups)
+        if not group.status and (values := group.result.values(column.key, column.scale))
+    }
+    if metric.kind != "result" or metric.better == "neither" or len(means) < 2:
+        return set()
+    shown = {place: number(value, column.form) for place, value in means.items()}
+    best = (max if metric.better == "higher" else min)(means, key=lambda place: means[place])
+    level = {place for place, text in shown.items() if text == shown[best]}
+    return level if len(level) < len(means) else set()
 
 
 _LATEX = {
@@ -126,7 +160,8 @@ def latex(text: str) -> str:
     return "".join(_LATEX.get(letter, letter) for letter in " ".join(text.split()))
 
 
-def _latex_number(text: str) -> str:
+def _latex_number(text: str, bold: bool = False) -> str:
     if text == "–":
         return "--"
-    return "$" + text.replace("±", r"\pm") + "$"
+    formula = text.replace("±", r"\pm")
+    return rf"$\mathbf{{{formula}}}$" if bold else f"${formula}$"

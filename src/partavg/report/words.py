@@ -1,10 +1,11 @@
 """What was run, in words."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from partavg.comparison import main_metric, verdict
 from partavg.report.runs import Group
+from partavg.verdict import main_metric, verdict
 
 Settings = dict[str, Any]
 
@@ -13,12 +14,14 @@ def task(settings: Settings) -> str:
     """Who trains what on what, for how long."""
     get = settings.get
     workers = get("training.workers", "?")
-    if "data.name" not in settings:
+    if any(key.startswith("flower.") for key in settings):
         flower = get("flower.job", "federation")
         return f"{workers} clients of Flower train together ({flower}) for {_budget(settings)}"
+    data = f" on {get('data.name')}" if "data.name" in settings else ""
+    split = f" ({get('split.name')} split{_alpha(settings)})" if "split.name" in settings else ""
     text = (
-        f"{workers} workers train {get('model.name')} on {get('data.name')} "
-        f"({get('split.name')} split{_alpha(settings)}) for {_budget(settings)}"
+        f"{workers} workers train {get('model.name', 'a model')}{data}{split} for "
+        f"{_budget(settings)}"
     )
     fraction = get("participation.fraction", 1)
     return text + (f", {100 * fraction:g} % of them at a time" if fraction != 1 else "")
@@ -50,25 +53,42 @@ def tasks(groups: Sequence[Group]) -> dict[str, list[Group]]:
     return found
 
 
+_TASK = ("data.", "split.", "training.scale", "training.steps", "training.epochs")
+
+
+def comparable(group: Group, other: Group) -> bool:
+    """Whether two groups did the same task on the same budget."""
+    one, another = (
+        {
+            key: str(value)
+            for key, value in each.runs[0].settings.items()
+            if key.startswith(_TASK) and not key.endswith((".seed", ".sha256"))  # of other seeds
+        }
+        for each in (group, other)
+    )
+    return one == another
+
+
+def together(groups: Sequence[Group], runs: Sequence[Path]) -> list[Group]:
+    """The groups of some runs, and those that can be compared with them."""
+    ours = {path.resolve() for path in runs}
+    own = [group for group in groups if any(run.path.resolve() in ours for run in group.runs)]
+    return [group for group in groups if group in own or comparable(group, own[0])]
+
+
 def seen(groups: Sequence[Group]) -> str:
     """What a comparison found, in a sentence; empty if the runs are not to be compared so."""
+    alike = all(comparable(group, groups[0]) for group in groups)
+    ended = all(run.summary for group in groups for run in group.runs)
     results = [group.result for group in groups]
-    key, _ = main_metric(results)
-    complete = all(
-        len(result.values(key)) == len(group.runs) == len(groups[0].runs)
-        for result, group in zip(results, groups, strict=True)
-    )
-    kept = ("data.", "split.", "training.scale")
-    same = {
-        tuple(sorted((k, str(v)) for k, v in group.runs[0].settings.items() if k.startswith(kept)))
-        for group in groups
-    }
-    return verdict(results) if complete and len(same) == 1 and len(groups) > 1 else ""
+    if len(groups) < 2 or not (alike and ended and main_metric(results)):
+        return ""
+    return verdict(results)
 
 
 def _budget(settings: Settings) -> str:
-    steps = settings.get("training.steps")
-    budget = f"{steps} steps" if steps else f"{settings.get('training.epochs', 0):g} epochs"
+    steps, epochs = (settings.get(f"training.{unit}") for unit in ("steps", "epochs"))
+    budget = f"{epochs:g} epochs" if epochs is not None else f"{steps or '?'} steps"
     scale = settings.get("training.scale", 1)
     return budget + (f", scaled to {scale:g} of that and of the data" if scale != 1 else "")
 

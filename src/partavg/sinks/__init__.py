@@ -1,28 +1,61 @@
 """Where the metrics of a run go while it goes on, and which of these places a recipe can name."""
 
-from collections.abc import Callable
+import reprlib
+from collections.abc import Callable, Iterable, Mapping
 
-from partavg.config import Metrics
+from partavg.config import Component, Metrics
+from partavg.config_toml import components
 from partavg.registry import Names, mismatch
-from partavg.sinks.sink import Sink
+from partavg.sinks.mlflow import MLflow
+from partavg.sinks.sink import Sink, SinkLike, as_sink
 from partavg.sinks.tensorboard import TensorBoard
+from partavg.sinks.wandb import WandB
 
-SINKS: Names[Callable[[], Sink]] = Names("sink", {"tensorboard": TensorBoard})
-"""Sinks that a recipe turns on by name; what they need is opened when a run begins."""
+SINKS: Names[Callable[..., object]] = Names(
+    "sink", {"mlflow": MLflow, "tensorboard": TensorBoard, "wandb": WandB}
+)
+"""Sinks that a recipe turns on by name: what makes one, or a function of a row."""
 
 
 def chosen(options: Metrics) -> list[Sink]:
     """The sinks that a recipe turns on; a ValueError if one cannot be used."""
-    names = [*(["tensorboard"] if options.tensorboard else []), *(options.sinks or ())]
-    return [_made(name) for name in dict.fromkeys(names)]
+    asked = list(options.sinks or ())
+    if options.tensorboard and all(sink.name != "tensorboard" for sink in asked):
+        asked.insert(0, Component("tensorboard"))
+    return [_made(sink, "metrics.sinks") for sink in asked]
 
 
-def _made(name: str) -> Sink:
-    make = SINKS.find(name, "metrics.sinks")
-    if problem := mismatch(make):
-        raise ValueError(f"sink {name!r} cannot be called without arguments: {problem}")
+def sinks_of(things: Iterable[SinkLike]) -> list[Sink]:
+    """The sinks that a list in Python gives.
+
+    >>> rows = []
+    >>> [type(sink).__name__ for sink in sinks_of([rows.append, "tensorboard"])]
+    ['Call', 'TensorBoard']
+    """
+    if isinstance(things, str | Mapping) or not isinstance(things, Iterable):
+        shown = reprlib.repr(things)
+        raise ValueError(f"sinks = {shown} is no list: write sinks=[{shown}]")
+    return [_sink(thing) for thing in things]
+
+
+def _sink(thing: object) -> Sink:
+    if isinstance(thing, str | Mapping):
+        (component,) = components([thing], SINKS, "sinks")
+        return _made(component, "sinks")
+    return as_sink(thing)
+
+
+def _made(component: Component, key: str) -> Sink:
+    name, options = component.name, component.options
+    make = SINKS.find(name, key)
+    problem = mismatch(make, **options)
+    if problem and not options and not mismatch(make, {}):
+        return as_sink(make)  # a function of a row
+    if problem:
+        given = "with its options alone" if options else "without arguments"
+        raise ValueError(f"sink {name!r} cannot be called {given}: {problem}")
     try:
-        sink: object = make()
+        sink: object = make(**options)
     except (ValueError, OSError):
         raise
     except Exception as error:

@@ -9,6 +9,9 @@ from typing import TextIO
 from partavg.metrics.metric import Row
 from partavg.sinks.sink import RunInfo
 
+FILE = "metrics.jsonl"
+"""Where the rows are in a run folder."""
+
 
 class JsonLines:
     """Writes rows as lines of JSON after the first `length` bytes of a file.

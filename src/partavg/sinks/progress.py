@@ -1,5 +1,6 @@
 """What a person sees while runs go on: bars in a terminal, plain lines elsewhere."""
 
+from collections.abc import Sequence
 from time import monotonic
 from typing import Protocol, Self
 
@@ -13,7 +14,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from partavg.metrics.metric import Row
+from partavg.metrics.metric import Metric, Row
 from partavg.metrics.table import presented
 from partavg.sinks.sink import RunInfo, Sink
 
@@ -65,7 +66,7 @@ class Bars:
 
     def begin(self, about: RunInfo) -> None:
         """Add a bar."""
-        self._status = Status()
+        self._status = Status(about.metrics)
         total, done = about.steps, about.step
         self._task = self._progress.add_task(about.label, total=total, completed=done, status="")
 
@@ -99,7 +100,7 @@ class Lines:
 
     def begin(self, about: RunInfo) -> None:
         """Begin to watch a run."""
-        self._status, self._about = Status(), about
+        self._status, self._about = Status(about.metrics), about
         self._began = self._shown = monotonic()
 
     def take(self, row: Row) -> None:
@@ -117,10 +118,11 @@ class Lines:
 
 
 class Status:
-    """The newest value of each metric."""
+    """The newest value of each metric, those that were `asked` for as they say."""
 
-    def __init__(self) -> None:
+    def __init__(self, asked: Sequence[Metric] = ()) -> None:
         self._row: Row = {}
+        self._metrics = [metric for metric in presented(asked) if metric.progress]
 
     def take(self, row: Row) -> None:
         """Keep what is new; a row has only what was measured at its step."""
@@ -130,7 +132,7 @@ class Status:
         row = self._row
         shown = [
             metric.shown(row[metric.key])
-            for metric in presented()
-            if metric.progress and row.get(metric.key) is not None
+            for metric in self._metrics
+            if row.get(metric.key) is not None
         ]
         return " ".join([*shown, *([row["ranks"]] if "ranks" in row else [])])

@@ -1,10 +1,10 @@
 """Metrics for TensorBoard, while a run goes on."""
 
-from importlib.util import find_spec
 from typing import Any
 
 from partavg.metrics.metric import Row
-from partavg.sinks.sink import RunInfo
+from partavg.sinks.needs import check_installed
+from partavg.sinks.sink import RunInfo, numbers
 
 FOLDER = "tensorboard"
 """Where its files are in a run folder."""
@@ -15,20 +15,17 @@ _FLUSH = 5  # seconds after which what was written can be seen
 class TensorBoard:
     """Writes every number of a row but its step as a scalar; lists are left out."""
 
+    needs_folder = True
+
     def __init__(self) -> None:
-        if find_spec("tensorboard") is None:
-            raise ValueError(
-                "metrics.tensorboard = true needs TensorBoard, which is not installed: "
-                "pip install 'partavg[tensorboard]'"
-            )
+        check_installed("tensorboard", "TensorBoard")
         self._writer: Any = None
 
     def begin(self, about: RunInfo) -> None:
         """Begin a file; what was written after the checkpoint to go on from is not shown twice."""
         from torch.utils.tensorboard import SummaryWriter
 
-        if about.folder is None:
-            raise ValueError("TensorBoard's files need a run folder: use `partavg run`")
+        assert about.folder
         purge = about.step + 1 if about.step else None
         self._writer = SummaryWriter(
             str(about.folder / FOLDER), purge_step=purge, flush_secs=_FLUSH
@@ -36,9 +33,8 @@ class TensorBoard:
 
     def take(self, row: Row) -> None:
         """Write the numbers of a row."""
-        for key, value in row.items():
-            if key != "step" and isinstance(value, int | float):
-                self._writer.add_scalar(key, value, row["step"])
+        for key, value in numbers(row).items():
+            self._writer.add_scalar(key, value, row["step"])
 
     def end(self, summary: Row | None) -> None:
         """Close the file."""

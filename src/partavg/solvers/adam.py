@@ -21,7 +21,8 @@ class Adam:
     """m ← β₁m + (1 − β₁)g;  v ← β₂v + (1 − β₂)g²;  x ← x − η m̂ / (√v̂ + ε), as in torch.optim.Adam.
 
     m̂ and v̂ are divided by 1 − β^t after t local steps. Both stay local when a part is averaged.
-    Weight decay is added to the gradient; `decoupled` (AdamW) shrinks x by ηλ instead.
+    Weight decay is added to the gradient; `decoupled` (AdamW) shrinks x by ηλ instead. Without
+    `bias_correction` m and v are taken as they are, and v begins as ε²: so does FedAdam's.
     """
 
     beta1: float = 0.9
@@ -29,6 +30,7 @@ class Adam:
     eps: float = 1e-8
     weight_decay: float = 0.0
     decoupled: bool = False
+    bias_correction: bool = True
     abilities: ClassVar[Abilities] = Abilities(plain=True)
 
     def __post_init__(self) -> None:
@@ -42,7 +44,8 @@ class Adam:
 
     def init(self, params: Float[Tensor, "m d"], layout: Layout) -> State:
         """No moments yet."""
-        return {"mean": torch.zeros_like(params), "square": torch.zeros_like(params)}
+        first = 0.0 if self.bias_correction else self.eps**2
+        return {"mean": torch.zeros_like(params), "square": torch.full_like(params, first)}
 
     def step_(
         self, params: Float[Tensor, "m n"], grads: Float[Tensor, "m n"], state: State, now: Step
@@ -54,7 +57,8 @@ class Adam:
             grads.add_(params, alpha=self.weight_decay)
         mean = state["mean"].lerp_(grads, 1 - self.beta1)
         square = state["square"].mul_(self.beta2).addcmul_(grads, grads, value=1 - self.beta2)
-        first, second = (1 - beta**now.taken for beta in (self.beta1, self.beta2))
+        past = now.taken if self.bias_correction else torch.full_like(now.taken, torch.inf)
+        first, second = (1 - beta**past for beta in (self.beta1, self.beta2))
         # √v̂ + ε, in the memory of the gradient that is used up
         scale = torch.sqrt(square, out=grads).div_(second.sqrt().to(grads.dtype)).add_(self.eps)
         params.sub_((now.lr / first).to(grads.dtype) * mean.div(scale))

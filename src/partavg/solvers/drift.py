@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from partavg.core.abilities import Abilities
-from partavg.core.solver import State, Step
+from partavg.core.solver import State, Step, Sync
 from partavg.solvers.sgd import SGD
 
 ANCHOR = "anchor"
@@ -18,9 +18,9 @@ def anchored(params: Float[Tensor, "m d"]) -> dict[str, Float[Tensor, "1 d"]]:
     return {ANCHOR: params[:1].clone()}
 
 
-def divided(change: Float[Tensor, "m n"], gain: Float[Tensor, "m 1"]) -> Float[Tensor, "m n"]:
+def mean_gradient(change: Float[Tensor, "m n"], sync: Sync) -> Float[Tensor, "m n"]:
     """The mean gradient that made a change; 0 for a worker that took no step."""
-    inverse = torch.where(gain > 0, 1 / gain, 0.0)
+    inverse = torch.where(sync.lr_sum > 0, 1 / sync.lr_sum, 0.0)
     return change * inverse.to(change.dtype)
 
 

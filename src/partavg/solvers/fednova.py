@@ -13,7 +13,7 @@ from torch import Tensor
 from partavg.core.abilities import Abilities
 from partavg.core.layout import Layout
 from partavg.core.solver import State, Step, Sync
-from partavg.solvers.drift import ANCHOR, anchored, divided
+from partavg.solvers.drift import ANCHOR, anchored, mean_gradient
 from partavg.solvers.sgd import SGD
 
 
@@ -23,7 +23,7 @@ class FedNova:
 
     a_i is how far a gradient of 1 would have moved worker i since the part was last averaged, and r
     where the part was then. The mean direction is that of the workers that took a step. If all took
-    the same steps it is plain averaging.
+    the same steps it is plain averaging. a_i goes along once with a message, not with every column.
     """
 
     base: SGD = field(default_factory=SGD)
@@ -36,6 +36,7 @@ class FedNova:
             plain=False,
             estimates_gradients=True,
             needs_last_average=True,
+            tells=self.distances,
             only_for_unequal_steps=True,
         )
 
@@ -50,19 +51,21 @@ class FedNova:
         self.base.step_(params, grads, state, now)
 
     def encode(self, rows: Float[Tensor, "m n"], state: State, sync: Sync) -> Float[Tensor, "m l"]:
-        """The direction, what else the base sends, the distance, and whether there was a step."""
-        gain = self.base.gain(sync)
-        direction = divided(state[ANCHOR] - rows, gain)
-        rest = self.base.encode(rows, state, sync)[:, rows.shape[1] :]
-        numbers = torch.cat([gain, (gain > 0).to(gain.dtype)], 1).to(rows.dtype)
-        return torch.cat([direction, rest, numbers], 1)
+        """The direction, and what else the base sends."""
+        direction = mean_gradient(state[ANCHOR] - rows, sync)
+        return torch.cat([direction, self.base.encode(rows, state, sync)[:, rows.shape[1] :]], 1)
+
+    def distances(self, sync: Sync) -> Float[Tensor, "m 2"]:
+        """a_i of each worker, and 1 if it took a step."""
+        return torch.cat([sync.lr_sum, (sync.lr_sum > 0).to(sync.lr_sum.dtype)], 1)
 
     def decode_(
         self, rows: Float[Tensor, "m n"], total: Float[Tensor, "l"], state: State, sync: Sync
     ) -> None:
         """Everybody goes the mean distance in the mean direction."""
-        width = rows.shape[1]
-        distance, weight = total[-2], total[-1].clamp(min=torch.finfo(total.dtype).tiny)
-        target = state[ANCHOR][0] - (distance / weight) * total[:width]
-        self.base.decode_(rows, torch.cat([target, total[width:-2]]), state, sync)
+        assert sync.told is not None
+        width, (distance, moved) = rows.shape[1], sync.told
+        mean = distance / moved.clamp(min=torch.finfo(moved.dtype).tiny)
+        target = state[ANCHOR][0] - mean.to(total.dtype) * total[:width]
+        self.base.decode_(rows, torch.cat([target, total[width:]]), state, sync)
         state[ANCHOR].copy_(rows[:1])

@@ -108,8 +108,8 @@ def fedadam(
     eps: float = 1e-3,
     base: Solver = _SGD,
 ) -> Outer:
-    """Adam on the averages."""
-    return Outer(Adam(beta1, beta2, eps), lr, base=base)
+    """Adam on the averages, as Algorithm 2 of the paper: without bias correction, v₋₁ = ε²."""
+    return Outer(Adam(beta1, beta2, eps, bias_correction=False), lr, base=base)
 
 
 def diloco(
@@ -120,8 +120,8 @@ def diloco(
     beta1: float = 0.9,
     beta2: float = 0.999,
     eps: float = 1e-8,
-    weight_decay: float = 0.01,
+    weight_decay: float = 0.1,
 ) -> Outer:
-    """Nesterov momentum on the averages of workers that train with AdamW."""
+    """Nesterov momentum on the averages of workers that train with AdamW, decay 0.1 as there."""
     local = adamw(beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay)
     return Outer(SGD(momentum=momentum, nesterov=True), lr, keep, local)

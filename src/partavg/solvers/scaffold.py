@@ -13,7 +13,7 @@ from torch import Tensor
 from partavg.core.abilities import Abilities
 from partavg.core.layout import Layout
 from partavg.core.solver import State, Step, Sync
-from partavg.solvers.drift import ANCHOR, anchored, corrected_step_, correcting, divided
+from partavg.solvers.drift import ANCHOR, anchored, corrected_step_, correcting, mean_gradient
 from partavg.solvers.sgd import SGD
 
 
@@ -22,8 +22,8 @@ class SCAFFOLD:
     """g ← g − c_i + c; when part j is averaged c_i⁺ = c_i − c + (r_j − x_i) / h_i for its columns.
 
     Then c ← c + (active share) Σ p_i (c_i⁺ − c_i). Messages are twice as long. r is each part's
-    value at its last averaging, h_i the sum of the learning rates since then; with momentum in the
-    base each weighs as much as momentum makes of it.
+    value at its last averaging, h_i the sum of the learning rates since then, each as far as the
+    base's momentum carries it: the paper has plain SGD with one rate, where h_i is K η.
     """
 
     base: SGD = field(default_factory=SGD)
@@ -62,6 +62,5 @@ class SCAFFOLD:
 
     def _change(self, rows: Float[Tensor, "m n"], state: State, sync: Sync) -> Float[Tensor, "m n"]:
         """c_i⁺ − c_i; nothing for a worker that took no step."""
-        gain = self.base.gain(sync)
-        estimate = divided(state[ANCHOR] - rows, gain)
-        return estimate.sub_(state["common"] * (gain > 0))
+        estimate = mean_gradient(state[ANCHOR] - rows, sync)
+        return estimate.sub_(state["common"] * (sync.lr_sum > 0))

@@ -120,25 +120,22 @@ momentum_at_averaging='local')
         inertia = (1 - self.momentum**age) / (1 - self.momentum)
         return 1 + self.momentum * inertia if self.nesterov else inertia
 
-    def gain(self, sync: Sync) -> Float[Tensor, "m 1"]:
-        """How far a gradient that was always 1 moved a worker since a part was last averaged.
-
-        Without momentum the sum of the learning rates; with it that times the mean weight.
-        """
-        if not self.momentum:
-            return sync.lr_sum
-        steps = sync.steps.clamp(min=1)
-        age = sync.taken.clamp(min=1) if self.momentum_at_averaging == "local" else steps
-        rho, rest = self.momentum, 1 - self.momentum
-        inertia = (1 - rho ** (age - steps + 1) * (1 - rho**steps) / (steps * rest)) / rest
-        return sync.lr_sum * (1 + rho * inertia if self.nesterov else inertia)
+    def step_weight(
+        self, steps: Float[Tensor, "m p"], taken: Float[Tensor, "m 1"]
+    ) -> Float[Tensor, "m _"]:
+        """The weight of the last step: momentum is as old as training, or as the last averaging."""
+        return self.weight(taken if self.momentum_at_averaging == "local" else steps)
 
     @property
     def abilities(self) -> Abilities:
         """Plain, unless something becomes of the momentum when a part is averaged."""
         local = not self.momentum or self.momentum_at_averaging == "local"
         masked = self.weight_decay and self.decay == "kernels"
-        return Abilities(plain=local, constant=("decays",) if masked else ())
+        return Abilities(
+            plain=local,
+            constant=("decays",) if masked else (),
+            step_weight=self.step_weight if self.momentum else None,
+        )
 
     @property
     def _averages_momentum(self) -> bool:

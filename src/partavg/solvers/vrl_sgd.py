@@ -13,7 +13,7 @@ from torch import Tensor
 from partavg.core.abilities import Abilities
 from partavg.core.layout import Layout
 from partavg.core.solver import State, Step, Sync
-from partavg.solvers.drift import corrected_step_, correcting, divided
+from partavg.solvers.drift import corrected_step_, correcting, mean_gradient
 from partavg.solvers.sgd import SGD
 
 
@@ -21,8 +21,8 @@ from partavg.solvers.sgd import SGD
 class VRLSGD:
     """g ← g − Δ_i; when part j is averaged Δ_i ← Δ_i + (u_j − x_i) / h_i, and Σ p_i Δ_i stays 0.
 
-    h_i is the sum of the learning rates since the part was last averaged; with momentum in the base
-    each weighs as much as momentum makes of it.
+    h_i is the sum of the learning rates since the part was last averaged, each as far as the base's
+    momentum carries it: the paper has plain SGD with one rate, where h_i is k γ.
     """
 
     base: SGD = field(default_factory=SGD)
@@ -51,5 +51,5 @@ class VRLSGD:
     ) -> None:
         """Learn from the distance to the mean, then take the mean."""
         away = total[: rows.shape[1]] - rows
-        state["deviation"].add_(divided(away, self.base.gain(sync)))
+        state["deviation"].add_(mean_gradient(away, sync))
         self.base.decode_(rows, total, state, sync)

@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from partavg.core.seeds import seeded
+from partavg.core.inputs import Inputs
+from partavg.core.seeds import OTHERS, seeded
 from partavg.engines.model import RowModel
 
 Method = Literal["auto", "hessian", "difference"]
@@ -21,7 +22,7 @@ class Objective:
     """The loss of some samples as a function of one row of parameters, in training mode."""
 
     def __init__(
-        self, model: RowModel, buffers: Float[Tensor, "b"], inputs: Tensor, targets: Tensor
+        self, model: RowModel, buffers: Float[Tensor, "b"], inputs: Inputs, targets: Inputs
     ) -> None:
         self._model = model
         self._buffers = model.buffers.views(buffers)
@@ -34,7 +35,7 @@ class Objective:
         """A copy of the point and the gradient in it, to be differentiated `again` if asked."""
         point = params.detach().clone().requires_grad_()
         # Whatever is random is the same every time: one function, not a family of them.
-        with seeded(0, params.device):
+        with seeded(0, params.device, OTHERS):
             views = self._model.params.views(point)
             loss, _ = self._model.loss(views, self._buffers, *self._samples, self._key)
             (gradient,) = torch.autograd.grad(loss, point, create_graph=again)

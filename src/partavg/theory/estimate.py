@@ -7,6 +7,8 @@ at several points of a run before relying on them.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from partavg.backends.simulate import Augment
+from partavg.core.inputs import Inputs, each
 from partavg.core.loop import Batch
 from partavg.core.partition import Partition
 from partavg.core.seeds import fold
@@ -101,7 +104,7 @@ class Estimates:
 def estimate(
     model: nn.Module,
     loss: Loss,
-    samples: tuple[Tensor, Tensor],
+    samples: tuple[Inputs, Inputs],
     split: Sequence[Int[Tensor, "_"]],
     *,
     partition: Partition,
@@ -131,8 +134,8 @@ def estimate(
             "model of all: leave averaging.local out"
         )
     place = torch.device(device)
-    inputs, targets = (tensor.to(place) for tensor in samples)
-    seen = transform or (lambda images, keys: images)
+    inputs, targets = (each(partial(Tensor.to, device=place), some) for some in samples)
+    seen: Callable[..., Inputs] = transform or (lambda images, keys: images)
     rows = RowModel(model, loss, place)
     point = rows.start()
     owners = partition.owners().to(place)
@@ -143,7 +146,8 @@ def estimate(
         """Every batch is the first one of another order: they are independent."""
         indices, keys = Batches(split, batch, fold(seed, "theory", number))(1)
         indices, keys = indices.to(place), keys.to(place)
-        return Batch(seen(inputs[indices], keys), targets[indices], keys)
+        at = itemgetter(indices)
+        return Batch(seen(each(at, inputs), keys), each(at, targets), keys)
 
     computing = choose(engine, 0, rows, point, draw(0)).build(rows)
     sweeps: list[Sweep] = []
@@ -159,8 +163,8 @@ def estimate(
     for done, worker in enumerate(chosen):
         progress("smoothness", done, len(chosen))
         order = torch.randperm(len(split[worker]), generator=generator)[:_SAMPLES]
-        own = split[worker].cpu()[order].to(place)
-        objective = Objective(rows, point[1], seen(inputs[own], None), targets[own])
+        own = itemgetter(split[worker].cpu()[order].to(place))
+        objective = Objective(rows, point[1], seen(each(own, inputs), None), each(own, targets))
         start = torch.randn(partition.size, generator=generator).to(point[0])
         curvatures.append(_curvatures(objective, point[0], start, owners, method))
     progress("smoothness", len(chosen), len(chosen))

@@ -40,7 +40,7 @@ CASES = {
     ),
     "scaffold": Case({"interval": 4, "solver": SCAFFOLD()}, PLAIN, decay=0.9),
     "scaffold momentum": Case(
-        {"interval": 4, "solver": SCAFFOLD()}, simulated={"solver": SCAFFOLD(MOMENTUM)}
+        {"interval": 4, "solver": SCAFFOLD()}, simulated={"solver": SCAFFOLD(MOMENTUM)}, decay=0.8
     ),
     "scaffold nesterov": Case(
         {"interval": 4, "parts": 2, "solver": SCAFFOLD()},
@@ -55,7 +55,7 @@ CASES = {
     ),
     "vrl-sgd": Case({"interval": 4, "solver": VRLSGD()}, PLAIN),
     "vrl-sgd momentum": Case(
-        {"interval": 4, "solver": VRLSGD()}, simulated={"solver": VRLSGD(MOMENTUM)}
+        {"interval": 4, "solver": VRLSGD()}, simulated={"solver": VRLSGD(MOMENTUM)}, decay=0.8
     ),
     "fedavgm": Case(
         {"interval": 4, "solver": fedavgm()}, simulated={"solver": fedavgm(base=MOMENTUM)}

@@ -1,9 +1,11 @@
 """Any module: mixed dtypes, frozen and tied parameters, memory formats, none or late gradients."""
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import torch
+from tests.outside import FedDyn
 from tests.ranks import Ranks
 from torch import Tensor, nn
 
@@ -94,6 +96,33 @@ def test_any_module_is_averaged(ranks: Ranks) -> None:
     assert not torch.equal(pairs[0][0]["tied.weight"], pairs[1][0]["tied.weight"])
 
 
+def average_halves(rank: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Equal models after 30 averagings, and one that differs before and after one."""
+    torch.manual_seed(0)
+    net = nn.Linear(3, 7).to(dtype)
+    averager = partavg.attach(net, interval=1)
+    start = net.weight.detach().clone()
+    for _ in range(30):
+        averager.step()
+    equal = net.weight.detach() - start
+    torch.manual_seed(rank)
+    with torch.no_grad():
+        net.weight.add_(torch.randn(7, 3).to(dtype))
+    local = net.weight.detach().clone()
+    averager.step()
+    averager.detach()
+    return equal, local, net.weight.detach().clone()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_halves_are_averaged_in_float32(ranks: Ranks, dtype: torch.dtype) -> None:
+    found = ranks(average_halves, dtype)
+    mean = torch.stack([local.double() for _, local, _ in found]).mean(0)
+    for equal, _, after in found:
+        assert not equal.any()
+        assert torch.equal(after, mean.float().to(dtype)), "rounded once"
+
+
 @ALONE
 @pytest.mark.parametrize(
     ("options", "sentence"),
@@ -145,6 +174,24 @@ def test_solvers_that_make_no_sense_here_are_refused(case: int) -> None:
 def use(net: nn.Module, optimizer: Any, solver: Any) -> None:
     partavg.attach(net, optimizer, interval=2, solver=solver)
     optimizer.step()
+
+
+@dataclass(frozen=True)
+class Silent(FedDyn):
+    """Steps away from the average, and does not say so."""
+
+    @property
+    def abilities(self) -> partavg.Abilities:
+        return replace(super().abilities, outer_step=False)
+
+
+@ALONE
+def test_a_step_away_from_the_average_must_be_said() -> None:
+    net = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    partavg.attach(net, optimizer, interval=2, solver=FedDyn()).detach()
+    with pytest.raises(ValueError, match="Silent steps away from the average in `decode_`"):
+        partavg.attach(net, optimizer, interval=2, solver=Silent())
 
 
 @ALONE

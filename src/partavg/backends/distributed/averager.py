@@ -17,11 +17,10 @@ from partavg.backends.distributed.module_row import ModuleRow
 from partavg.backends.distributed.on_optimizer import (
     correct_gradients_,
     correct_parameters_,
-    only_averaging,
     rate_of,
 )
 from partavg.backends.rank_failure import RollCall
-from partavg.core.abilities import abilities
+from partavg.core.abilities import abilities, step_weight
 from partavg.core.average import collect, deliver_, reduced
 from partavg.core.exchange import arrive_, average_, send, settle_
 from partavg.core.mean import Mean
@@ -54,7 +53,7 @@ class Averager:
             inside,
             rolls,
         )
-        self._abilities = abilities(solver)
+        self._abilities, self._weigh = abilities(solver), step_weight(solver)
         self._loss: Tensor | None = None
         current.prepare_(row)
         self._hooks: list[RemovableHandle] = []
@@ -98,8 +97,7 @@ class Averager:
             correct_parameters_(row, self._solver, rate)
         row.step += 1
         row.taken += 1
-        row.steps += 1
-        row.lr_sum += rate
+        row.count_(rate, weigh=self._weigh)
         with self._talking():
             self._average_inside()
             self._average_due()
@@ -113,15 +111,9 @@ class Averager:
     def consensus(self) -> None:
         """Give all ranks the averaged model u; all must call it after the same step."""
         with self._talking(leaving=True):
-            arrive_(self._row, self._current.plan, self._solver, at_once=True)
             self._meet()
-            settle_(
-                self._row,
-                self._current.plan,
-                only_averaging(self._solver),
-                self._collective,
-                all_parts=self._abilities.keeps_apart,
-            )
+            plan = self._current.plan
+            settle_(self._row, plan, self._solver, self._collective, plainly=True)
 
     def detach(self) -> None:
         """Let the optimizer be as it was."""

@@ -24,7 +24,8 @@ class Given(SGD):
     @property
     def abilities(self) -> Abilities:
         """It remembers nothing at all."""
-        return Abilities(plain=True, renewed_by_averaging=True)
+        weigh = self.step_weight if self.momentum else None
+        return Abilities(plain=True, renewed_by_averaging=True, step_weight=weigh)
 
     def init(self, params: Float[Tensor, "m d"], layout: Layout) -> State:
         """The optimizer keeps its own memory."""
@@ -79,6 +80,14 @@ def _check_corrections(solver: Solver) -> None:
             f"solver {name} changes gradients in `step_`, but does not say so: set "
             f"corrects_gradients=True in its abilities"
         )
+    trial = Trial(solver)
+    before = trial.rows.mean(0)
+    trial.averages_plainly()
+    if not said.outer_step and not torch.allclose(trial.rows.mean(0), before, 1e-9, 1e-12):
+        raise ValueError(
+            f"solver {name} steps away from the average in `decode_`, but does not say so: set "
+            f"outer_step=True in its abilities, so that the consensus is the average"
+        )
 
 
 def correct_gradients_(row: ModuleRow, solver: Solver, lr: float) -> None:
@@ -108,12 +117,6 @@ def _gradients(parameter: nn.Parameter) -> Tensor:
     if parameter.grad.stride() != parameter.stride():
         parameter.grad = torch.empty_like(parameter).copy_(parameter.grad)
     return parameter.grad
-
-
-def only_averaging(solver: Solver) -> Solver:
-    """The solver without its outer step, which would step away from the average."""
-    base = below(solver)
-    return base if base is not None and abilities(solver).outer_step else solver
 
 
 def rate_of(optimizer: Optimizer | None, solver: Solver, said: Abilities) -> float:

@@ -42,8 +42,9 @@ def compare(
 ) -> None:
     """Train the same task from the same start under several averaging schemes.
 
-    RECIPE is a file, or a name that `partavg recipes` lists. Without it the demo is run: 64 workers
-    with uneven shares of a subset of Fashion-MNIST that comes with the package.
+    RECIPE is a file, a folder with a recipe.toml, or a name that `partavg recipes` lists. Without
+    it the demo is run: 64 workers with uneven shares of a subset of Fashion-MNIST that comes with
+    the package.
     """
     from partavg import comparison as comparing
     from partavg import recipe as recipes
@@ -53,10 +54,13 @@ def compare(
     from partavg.cli.job import job
     from partavg.config import create
     from partavg.data.root import root
+    from partavg.outputs import check_page
     from partavg.report.page import write_page
-    from partavg.report.runs import of_entries
+    from partavg.report.runs import gather, grouped
+    from partavg.report.words import together
     from partavg.sinks.progress import display
     from partavg.stopping import stop_request
+    from partavg.verdict import verdict
 
     console = output.console()
     with job() as this:
@@ -67,10 +71,11 @@ def compare(
             named = [name.strip() for name in (schemes or "").split(",") if name.strip()]
             names = named if schemes else list(comparing.schemes_of(chosen))
             entries = comparing.planned_runs(chosen, names, seeds, out)
+            check_page(out / "report.html", force=force)
             samples = create("data", entries[0].config.data, root(data))
             for entry in entries:
                 check(entry.config, samples)
-            entries = this.continued(entries, resume=resume, force=force)
+            entries = this.continued(entries, samples, resume=resume, force=force)
         start = partial(this.start, resume=resume, force=force)
         with drive.early_ends(this.resuming(context, out)):
             with (
@@ -80,12 +85,21 @@ def compare(
             ):
                 diverged = drive.train_all(entries, samples, start, shown, request)
             if output.speaks():
-                results = comparing.results(entries)
-                console.print(comparison_table(results))
                 with output.bad_input():
-                    report = write_page(out / "report.html", of_entries(entries))
-                found = f"run folders: {out}\nreport: {report}"
-                said = found if diverged else f"{comparing.verdict(results)}\n{found}"
-                console.print(said, highlight=False, soft_wrap=True)
+                    runs = gather([out])  # those of before, too
+                    groups = together(grouped(runs), [entry.folder.path for entry in entries])
+                    report = write_page(out / "report.html", runs)
+                console.print(comparison_table([group.result for group in groups]))
+                others = len(grouped(runs)) - len(groups)
+                said = [] if diverged else [verdict([group.result for group in groups])]
+                said += [_others(others)] if others else []
+                said += [f"run folders: {out}", f"report: {report}"]
+                console.print("\n".join(said), highlight=False, soft_wrap=True)
         if diverged:
             output.fail("; ".join(diverged), output.DIVERGED)
+
+
+def _others(count: int) -> str:
+    """That the folder holds what cannot stand in one table with these."""
+    noun = "scheme is" if count == 1 else "schemes are"
+    return f"{count} more {noun} of another task or budget: the report shows them beside these"

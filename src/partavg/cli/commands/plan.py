@@ -15,7 +15,10 @@ Examples:
 
 
 @click.command(epilog=EXAMPLES)
-@click.option("--model", help="The name of a well-known model, as in torchvision, or of ours.")
+@click.option(
+    "--model",
+    help="A well-known model, as in torchvision, one of ours, or your own file.py:name.",
+)
 @click.option("--parameters", type=int, help="How many parameters any other model has.")
 @click.option(
     "--local", type=int, default=0, help="How many of them are never averaged (averaging.local)."
@@ -49,6 +52,7 @@ Examples:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write all numbers to this file.",
 )
+@options.overwrite
 def plan(
     model: str | None,
     parameters: int | None,
@@ -63,6 +67,7 @@ def plan(
     samples: int,
     batch: int,
     kept: Path | None,
+    force: bool,
 ) -> None:
     """Say what averaging plans cost on a network, and which one to choose.
 
@@ -77,7 +82,7 @@ def plan(
     from partavg.folder import write_json
 
     with output.bad_input():
-        options.check_suffix(kept, ".json")
+        options.check_file(kept, ".json", force=force)
         speed, trip = units.bandwidth(bandwidth), units.duration(latency)
         network = Network(workers, speed, trip, backend)
         per_number = WIRE_FORMATS[wire].bytes_per_number
@@ -103,6 +108,7 @@ def plan(
 def _size(model: str | None, parameters: int | None) -> int:
     """How many parameters: counted by the user, or known."""
     from partavg.cost import PARAMETERS
+    from partavg.own_code import is_own
     from partavg.registry import check_name
 
     if (model is None) == (parameters is None):
@@ -110,6 +116,8 @@ def _size(model: str | None, parameters: int | None) -> int:
     if parameters is not None:
         return parameters
     assert model is not None
+    if is_own(model):
+        return _counted(model)
     check_name("--model", model, PARAMETERS, "count its parameters and give --parameters")
     return PARAMETERS[model]
 
@@ -122,6 +130,25 @@ def _shared(parameters: int, local: int) -> int:
             f"{parameters - 1}"
         )
     return parameters - local
+
+
+def _counted(name: str) -> int:
+    """The trainable parameters of a model of the user's own, with its options as they are."""
+    import torch
+
+    from partavg.config import create
+    from partavg.config_toml import parse
+    from partavg.models import MODELS
+    from partavg.registry import fitting
+
+    offered = {"shape": None, "classes": None}
+    if fitting(MODELS.find(name, "--model"), offered) != ((), {}):
+        raise ValueError(
+            f"--model = {name!r} depends on the data: count its parameters and give --parameters"
+        )
+    with torch.device("meta"):  # numbers of no size
+        model = create("model", parse({"model": {"name": name}}).model, *offered.values())
+    return sum(tensor.numel() for tensor in model.parameters() if tensor.requires_grad)
 
 
 def _steps(samples: int, batch: int, workers: int) -> int:

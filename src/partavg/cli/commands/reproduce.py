@@ -56,6 +56,7 @@ def reproduce(
     from partavg.cli.datasets import Datasets
     from partavg.cli.job import job
     from partavg.data.root import root
+    from partavg.outputs import check_page
     from partavg.report.page import write_page
     from partavg.sinks.progress import display
     from partavg.stopping import stop_request
@@ -71,10 +72,14 @@ def reproduce(
             names = reproducing.select(target, rows)
             out = this.out(out, f"reproduce-{target.replace('/', '-')}")
             planned = reproducing.planned(names, settings, seeds, out)
+            reproducing.read_csv(out / reproduce_report.RESULTS)  # if it is not ours, say so now
+            for folder in (out, *(out / name for name in names)):
+                check_page(folder / "report.html", force=force)
             for number, row in enumerate(planned):
+                samples = store(row.entries[0].config.data)
                 for entry in row.entries:
-                    check(entry.config, store(entry.config.data))
-                entries = this.continued(row.entries, resume=resume, force=force)
+                    check(entry.config, samples)
+                entries = this.continued(row.entries, samples, resume=resume, force=force)
                 planned[number] = replace(row, entries=tuple(entries))
         scale = planned[0].entries[0].config.training.scale
         start = partial(this.start, resume=resume, force=force)
@@ -94,8 +99,10 @@ def reproduce(
         if output.speaks():
             console.print(reproduce_report.table(planned, scale))
             with output.bad_input():
-                report = write_page(out / "report.html", *reproduce_report.page(planned, scale))
-            console.print(f"results: {out / 'results.csv'}", highlight=False, soft_wrap=True)
+                shown_runs, tables = reproduce_report.page(planned, scale, out)
+                report = write_page(out / "report.html", shown_runs, tables)
+            results = out / reproduce_report.RESULTS
+            console.print(f"results: {results}", highlight=False, soft_wrap=True)
             console.print(f"run folders and a report of each row: {out}\nreport: {report}",
                           highlight=False, soft_wrap=True)  # fmt: skip
         if diverged:

@@ -1,11 +1,15 @@
 """`partavg run`."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from partavg.cli import options
+
+if TYPE_CHECKING:
+    from partavg.metrics.metric import Metric
 
 EXAMPLES = """\b
 Examples:
@@ -36,7 +40,7 @@ def run(
     resume: bool,
     force: bool,
 ) -> None:
-    """Train what RECIPE describes: a file, or a name that `partavg recipes` lists.
+    """Train what RECIPE describes: a file, a folder, or a name that `partavg recipes` lists.
 
     A recipe of several schemes is trained with partial averaging if no other is named.
     """
@@ -47,6 +51,7 @@ def run(
     from partavg.config import create
     from partavg.data.root import root
     from partavg.folder import RunFolder
+    from partavg.metrics.table import main_metric
     from partavg.report.page import write_page
     from partavg.report.runs import gather
     from partavg.sinks.progress import display
@@ -57,11 +62,11 @@ def run(
             options.check_resume(out, resume=resume, force=force)
             found = recipes.load(recipe, overrides)
             config = comparing.chosen(found, scheme)
-            folder = RunFolder(this.out(out, Path(recipe).stem))
+            folder = RunFolder(this.out(out, found.name.rpartition("/")[2]))
             samples = create("data", config.data, root(data))
         session = this.start(config, samples, folder, resume=resume, force=force)
         if session is None:
-            output.say(f"{folder.path} is finished already")
+            output.say(f"{folder.path} is finished already; a larger budget would go on")
             return
         with (
             drive.early_ends(this.resuming(context, folder.path)),
@@ -72,34 +77,30 @@ def run(
             drive.train(session, found.name, shown, request)
         if output.speaks():
             summary = folder.summary()
-            click.echo(_sentence(summary, comparing.caveat([summary])))
+            main = main_metric([summary], folder.metrics())
+            click.echo(_sentence(summary, main, comparing.caveat([summary])))
             with output.bad_input():
                 report = write_page(folder.report_path, gather([folder.path]))
             click.echo(f"run folder: {folder.path}\nreport: {report}")
 
 
-def _sentence(summary: dict[str, Any], caveat: str) -> str:
-    """How a run ended, in one line."""
-    said = {
-        "accuracy": "accuracy of u_K {:.2%}",
-        "clients_accuracy": "mean accuracy of clients {:.2%}",
-        "clients_accuracy_worst": "of the worst {:.2%}",
-        "train_loss": "training loss {:.3f}",
-        "peak_discrepancy": "peak discrepancy {:.3g}",
+def _sentence(summary: dict[str, Any], main: "Metric | None", caveat: str) -> str:
+    """How a run ended, in one line: by the metric that runs are compared by, and what it took."""
+    said: dict[str, Callable[[Any], str]] = {
+        "clients_accuracy_worst": lambda value: f"of the worst client {100 * value:.2f} %",
+        "train_loss": "training loss {:.3f}".format,
+        "peak_discrepancy": "peak discrepancy {:.3g}".format,
+        "bytes": lambda value: f"{value / 1e6:.1f} MB sent per worker",
+        "messages": "{} messages".format,
+        "seconds": "{:.1f} s".format,
     }
-    parts = [
-        *(
-            form.format(summary[key]).replace("%", " %")
-            for key, form in said.items()
-            if key in summary
-        ),
-        f"{summary['bytes'] / 1e6:.1f} MB and {summary['messages']} messages per worker",
-        f"{summary['seconds']:.1f} s",
-    ]
-    if "timings" in summary:
-        spent = summary["timings"]
-        total = sum(spent.values())
-        parts.append(", ".join(f"{k} {100 * v / total:.0f} %" for k, v in spent.items()))
-    if caveat:
-        parts.insert(0, caveat)
-    return ", ".join(parts)
+    parts = [caveat] if caveat else []
+    if main and main.key != "train_loss":
+        unit = f" {main.unit}" if main.unit else ""
+        whose = "" if main.key.startswith("clients_") else " of u_K"
+        parts.append(f"{main.called}{whose} {main.text(summary[main.key])}{unit}")
+    parts += [say(summary[key]) for key, say in said.items() if summary.get(key) is not None]
+    spent = summary.get("timings") or {}
+    total = sum(spent.values()) or 1
+    parts += [f"{phase} {100 * seconds / total:.0f} %" for phase, seconds in spent.items()]
+    return ", ".join(parts) or "finished"

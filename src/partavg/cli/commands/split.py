@@ -34,10 +34,16 @@ Examples:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Keep it, in split.npz or the file named.",
 )
+@options.overwrite
 @options.settings
 @options.data
 def split(
-    recipe: str, plot: Path | None, kept: Path | None, overrides: tuple[str, ...], data: Path | None
+    recipe: str,
+    plot: Path | None,
+    kept: Path | None,
+    force: bool,
+    overrides: tuple[str, ...],
+    data: Path | None,
 ) -> None:
     """Show which samples the workers of RECIPE own: how many, of which classes.
 
@@ -52,18 +58,20 @@ def split(
     from partavg.comparison import caveat
     from partavg.config import create
     from partavg.data.root import root
-    from partavg.data.split import save
+    from partavg.data.saved_split import save
     from partavg.folder import write_text
     from partavg.report.bars import bars
 
     with output.bad_input(), output.plain_warnings():
-        options.check_suffix(plot, ".svg")
-        options.check_suffix(kept, ".npz")
+        options.check_file(plot, ".svg", force=force)
+        options.check_file(kept, ".npz", force=force)
         config = recipes.load(recipe, overrides).config()
         samples = build.scaled(config, create("data", config.data, root(data)))
         owned = build.split(config, samples)
-        targets = samples.train.targets
-        counts = torch.stack([targets[s].bincount(minlength=samples.classes) for s in owned])
+        labels, classes = samples.train.labels, samples.classes or 1
+        if labels is None or not samples.classes:
+            labels = torch.zeros(samples.train.size, dtype=torch.long)  # all of one kind
+        counts = torch.stack([labels[own].bincount(minlength=classes) for own in owned])
         click.echo(_picture(counts.tolist()))
         if config.training.scale != 1:
             click.echo(caveat([{"scale": config.training.scale}]).capitalize())

@@ -38,6 +38,7 @@ Examples:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write all numbers, those of every part too, to this file.",
 )
+@options.overwrite
 @options.settings
 @options.data
 def theory(
@@ -47,6 +48,7 @@ def theory(
     roughness_of: int,
     method: str,
     kept: Path | None,
+    force: bool,
     overrides: tuple[str, ...],
     data: Path | None,
 ) -> None:
@@ -67,7 +69,7 @@ def theory(
 
     console = output.console()
     with output.bad_input(), output.plain_warnings():
-        options.check_suffix(kept, ".json")
+        options.check_file(kept, ".json", force=force)
         found = recipes.load(recipe, overrides)
         config = comparing.chosen(found, scheme)
         full = create("data", config.data, root(data))

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from partavg.core.inputs import tensors
 from partavg.core.loop import Batch
 
 Pass = Callable[[Tensor, Tensor, Batch], Any]
@@ -30,16 +31,16 @@ class Recorded:
     def __call__(self, params: Tensor, buffers: Tensor, batch: Batch) -> Any:
         """What the pass returns for these rows and this batch."""
         rows = [(tensor.data_ptr(), tensor.shape) for tensor in (params, buffers)]
-        key = rows, [(field.dtype, field.shape) for field in batch]
+        key = rows, [(tensor.dtype, tensor.shape) for tensor in _tensors(batch)]
         if key != self._seen:  # the first call compiles kernels, which a recording cannot
             self._seen, self._graph, self._batch, self._found = key, None, None, None
             return self._call(params, buffers, batch)
         if self._graph is None:
-            self._batch = Batch(*(field.clone() for field in batch))
+            self._batch = batch.each(Tensor.clone)
             self._record(params, buffers, self._batch)
         assert self._graph is not None
         assert self._batch is not None
-        for ours, theirs in zip(self._batch, batch, strict=True):
+        for ours, theirs in zip(_tensors(self._batch), _tensors(batch), strict=True):
             ours.copy_(theirs)
         self._graph.replay()
         return self._found
@@ -51,6 +52,10 @@ class Recorded:
         with _uncollected(), torch.cuda.graph(graph):
             self._found = self._call(params, buffers, batch)
         self._graph = graph
+
+
+def _tensors(batch: Batch) -> list[Tensor]:
+    return [tensor for field in batch for tensor in tensors(field)]
 
 
 @contextmanager

@@ -66,7 +66,7 @@ class Fused:
         """Yield the gradients of all rows in order; update `buffers` in place."""
         for start in range(0, len(params), self._chunk):
             rows = slice(start, start + self._chunk)
-            some = Batch(*(field[rows] for field in batch))
+            some = batch.some(rows)
             with self._exactness:
                 found = self._some(params, buffers, rows, some)
             yield found
@@ -103,7 +103,7 @@ class Fused:
         losses, found = params.new_empty(len(params)), torch.empty_like(params)
 
         def half(rows: slice) -> None:
-            own = Batch(*(field[rows] for field in batch))
+            own = batch.some(rows)
             losses[rows], grads = self._differentiate(params[rows], buffers[rows], own)
             torch.cat([grad.reshape(len(grad), -1) for grad in grads], 1, out=found[rows])
 
@@ -119,6 +119,8 @@ class Fused:
         views = self._model.params.views(params)
         leaves = {name: view.detach().requires_grad_() for name, view in views.items()}
         tensors = self._tensors(leaves, self._model.buffers.views(buffers))
+        if not isinstance(batch.inputs, Tensor):
+            raise Uncovered("inputs of several tensors are not covered")
         outputs = self._program(batch.inputs, Rows(tensors, batch.keys, self._compute))
         outputs = map_aggregate(outputs, self._kept)
         losses = self._losses(outputs, batch.targets)
@@ -159,9 +161,11 @@ class Fused:
         layout = self._model.buffers
         ticks = torch.zeros(1, layout.size, dtype=self._model.dtype)
         views = layout.views(ticks[0])
-        modules = dict(self._model.skeleton.named_modules(remove_duplicate=False))
-        for name in self._program.norms():
-            key = f"{name}.num_batches_tracked".removeprefix(".")
-            if key in views and modules[name].training:
+        skeleton = self._model.skeleton
+        layers = dict(skeleton.named_modules(remove_duplicate=False))
+        names = {id(buffer): name for name, buffer in skeleton.named_buffers()}  # the first of each
+        for layer in (layers[name] for name in self._program.norms()):
+            key = names.get(id(layer.num_batches_tracked))
+            if key in views and layer.training:
                 views[key] += 1
         return ticks.to(self._device) if ticks.any() else None

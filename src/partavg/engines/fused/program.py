@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
+from partavg.core.seeds import OTHERS, moved, seeded
 from partavg.engines.fused import coverage
 from partavg.engines.fused.convolution.operation import Convolved, norm_then_convolve
 from partavg.engines.fused.fusion import fuse_norms_, fused_norm, pool_before_relu_
@@ -26,17 +27,18 @@ class Program:
     """Runs a module on activations [m, n, …], with parameters of their own for each worker."""
 
     def __init__(self, module: nn.Module) -> None:
-        try:
-            module = copy.deepcopy(module)  # tracing calls its forward pass
-            self._graph = _Tracer().trace(module)
-        except Exception as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise Uncovered(f"its forward pass cannot be traced: {reason}") from error
+        module = copy.deepcopy(module)  # tracing calls its forward pass
+        self._graph = _traced(module)
         self._layers = dict(module.named_modules(remove_duplicate=False))
         for name, layer in self._layers.items():
             buffers = layer.named_buffers(recurse=False, remove_duplicate=False)
             if any(isinstance(buffer, fx.Proxy) for _, buffer in buffers):
                 raise Uncovered(f"layer {name or type(layer).__name__} replaces its buffers")
+        for node in list(self._graph.nodes)[1:]:
+            if node.op == "placeholder" and node.users:
+                raise Uncovered(
+                    f"argument {node.target}: inputs of several tensors are not covered"
+                )
         for node in self._graph.nodes:
             if (problem := self._problem(node)) is not None:
                 raise Uncovered(problem)
@@ -184,6 +186,21 @@ class Program:
         if node.op == "call_module":
             return bool(getattr(self._layers[str(node.target)], "inplace", False))
         return node.target is operator.iadd or bool(node.kwargs.get("inplace"))
+
+
+def _traced(module: nn.Module) -> fx.Graph:
+    """The graph of a module, whose forward pass must not depend on anything but its input."""
+    device = next(module.parameters()).device
+    with seeded(0, device, OTHERS):
+        before = moved(device)
+        try:
+            graph = _Tracer().trace(module)
+        except Exception as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise Uncovered(f"its forward pass cannot be traced: {reason}") from error
+        if drawn := moved(device, before):
+            raise Uncovered(f"it draws random numbers from {' and '.join(drawn)}")
+    return graph
 
 
 def _once(node: fx.Node, user: fx.Node) -> bool:
