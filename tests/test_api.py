@@ -1,19 +1,25 @@
 """Runs and comparisons of a user's own module, from Python."""
 
+import gc
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests import own
 from torch import nn
 from torch.nn import functional as F
 
 import partavg
-from partavg import Schedule, Simulation
+from partavg import Patience, Schedule, Simulation
 from partavg.metrics.metric import Row
 
 X = torch.randn(120, 4, generator=torch.Generator().manual_seed(0))
@@ -132,7 +138,7 @@ def test_another_simulation_does_not_go_on(
 
 
 def test_divergence_is_noticed(tmp_path: Path) -> None:
-    with pytest.raises(partavg.Diverged, match=r"not finite at step .*lower training\.lr = 1e\+30"):
+    with pytest.raises(partavg.Diverged, match=r"not finite at step .*lower lr = 1e\+30"):
         partavg.follow(simulation(lr=1e30), 200, test=TEST)
     with pytest.raises(partavg.Diverged):
         partavg.follow(simulation(lr=1e30), 200, test=TEST, out=tmp_path / "run")
@@ -192,6 +198,32 @@ def test_the_best_model_is_kept(tmp_path: Path) -> None:
         partavg.follow(simulation(), 30, test=TEST, best="acuracy", out=tmp_path / "c")
 
 
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"best": "accuracy"}, "best goes by 'accuracy', .*: give test samples"),
+        ({"best": "train_loss", "test": TEST}, "best goes by 'train_loss', .*: use one like acc"),
+        ({"best": "clients_loss", "test": TEST}, "best goes by 'clients_loss', .*: give the test"),
+        ({"stop": Patience("test_loss", 2)}, "stop goes by 'test_loss', .*: give test samples"),
+        ({"stop": Patience("acc", 2, "higher")}, "stop goes by 'acc', .*: use one like accuracy"),
+    ],
+)
+def test_what_is_not_measured_decides_nothing(
+    options: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        partavg.follow(simulation(), 6, out=tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_average_of_personal_models_is_never_the_best(tmp_path: Path) -> None:
+    own = simulation(local=["*bias"])
+    with pytest.raises(ValueError, match=r"with local parameters nobody has the averaged model"):
+        partavg.follow(own, 6, test=TEST, out=tmp_path / "run", best="accuracy")
+    partavg.follow(own, 6, test=TEST, out=tmp_path / "run", best="clients_accuracy")
+    assert (tmp_path / "run" / "best.pt").exists()
+
+
 def test_schemes_and_seeds_side_by_side(tmp_path: Path) -> None:
     found = partavg.compare(simulation, 16, interval=4, seeds=2, test=TEST, every=8, out=tmp_path)
     assert [result.scheme for result in found.results] == ["periodic", "partial", "synchronous"]
@@ -228,6 +260,43 @@ def test_anything_can_be_compared(tmp_path: Path) -> None:
     assert found.run("strong").config["solver"]["mu"] == 1.0
 
 
+def test_simulations_are_let_go_of_before_the_next_is_made(tmp_path: Path) -> None:
+    made: list[weakref.ref[Simulation]] = []
+
+    def alone(schedule: Schedule, seed: int) -> Simulation:
+        assert not any(one() for one in made)
+        found = simulation(schedule, seed)
+        made.append(weakref.ref(found))
+        return found
+
+    gc.collect()
+    gc.disable()  # a GPU's memory does not wait for it
+    try:
+        partavg.compare(alone, 4, interval=2, test=TEST, every=2, out=tmp_path)
+    finally:
+        gc.enable()
+    assert len(made) == 3
+
+
+def test_models_that_draw_are_compared_with_those_that_do_not(tmp_path: Path) -> None:
+    class Noisy(nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return super().forward(input) * (1 + 0.1 * torch.rand(1))
+
+    def make(model: type[nn.Linear], seed: int) -> Simulation:
+        torch.manual_seed(seed)
+        split = partavg.iid(Y[:80], workers=4, seed=seed)
+        return Simulation(
+            model(4, 2), F.cross_entropy, (X[:80], Y[:80]), split, schedule=Schedule.partial(2),
+            lr=0.1, seed=seed, engine="auto",
+        )  # fmt: skip
+
+    with pytest.warns(UserWarning, match="different models"):
+        found = partavg.compare(make, 4, schemes={"plain": nn.Linear, "noisy": Noisy}, out=tmp_path)
+    assert not found.diverged
+    assert found.run("noisy").config["engine"]["name"] == "looped"
+
+
 def test_one_run_that_diverges_does_not_end_the_others(tmp_path: Path) -> None:
     def made(lr: float, seed: int) -> Simulation:
         return simulation(seed=seed, lr=lr)
@@ -258,11 +327,15 @@ def test_schemes_that_begin_apart_are_told(tmp_path: Path) -> None:
         ({"interval": 2, "schemes": {"a": 1}}, "give one of the two"),
         ({"schemes": ["periodic"]}, "is no dict of names"),
         ({"schemes": {"../x": 1}}, "cannot name a folder"),
-        ({"interval": 2, "seeds": 0}, "gives no run"),
+        ({"interval": 2, "seeds": []}, "gives no run"),
         ({"interval": 2, "seeds": [1, 1]}, "or one twice"),
         ({"interval": 0}, "interval 0 is below 1"),
-        ({"interval": 2, "every": 0}, "every = 0 makes no sense"),
-        ({"interval": 2, "until": 2.5}, "until = 2.5 makes no sense"),
+        ({"interval": 2, "every": 0}, "every = 0 is no whole number from 1"),
+        ({"interval": 2, "seeds": 2.5}, "seeds = 2.5 is no whole number from 1"),
+        ({"interval": 2, "seeds": None}, "seeds = None is no whole number from 1"),
+        ({"interval": 2, "seeds": [-1]}, "seed -1 is no whole number from 0"),
+        ({"interval": 2, "simulation": 3}, "3 is no function of a scheme and a seed"),
+        ({"interval": 2, "until": 2.5}, "until = 2.5 is no whole number from 1"),
         ({"interval": 2, "resume": True, "out": None}, "give out"),
         ({"interval": 2, "simulation": lambda schedule, seed: None}, "gave NoneType for scheme"),
     ],
@@ -271,6 +344,36 @@ def test_mistakes_are_told(tmp_path: Path, options: dict[str, Any], sentence: st
     given = {"simulation": simulation, "until": 4, "out": tmp_path / "x", **options}
     with pytest.raises(ValueError, match=sentence):
         partavg.compare(**given)
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: partavg.follow(simulation(), "10"), "until = '10' is no whole number"),
+        (lambda: partavg.follow(3, 10), "3 is no simulation"),
+        (lambda: partavg.follow(simulation(), 4, out=3), "out = 3 names no folder"),
+        (lambda: partavg.run(3), "recipe 3 is none"),
+        (lambda: partavg.run("demo", set=["a=1"]), "is no dict"),
+        (lambda: partavg.run("demo", scheme=3), "scheme 3 cannot name a folder"),
+    ],
+)
+def test_mistakes_in_types_are_told(call: Callable[[], Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        call()
+
+
+def test_policies_of_no_whole_numbers_are_told() -> None:
+    program = """
+import partavg
+for make in (lambda: partavg.Schedule.partial("4"), lambda: partavg.Participation(8, 2.5)):
+    try:
+        make()
+    except ValueError as error:
+        print(error)
+"""  # elsewhere, since here the tests check all types of the core themselves
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "interval '4' is no whole number" in said.stdout
+    assert "active 2.5 is no whole number" in said.stdout
 
 
 def test_threads_hear_no_signals_and_train_all_the_same() -> None:
@@ -283,8 +386,11 @@ def test_threads_hear_no_signals_and_train_all_the_same() -> None:
 
 def test_a_recipe_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"training.steps": 4, "training.workers": 4, "metrics.evaluate_every": 2}
+    settings |= {"averaging.shuffle": True, "metrics.local_accuracy": ("first",)}
     results = partavg.run("demo", scheme="periodic", set=settings, out=tmp_path / "run")
     assert results.summary["steps"] == 4
+    assert results.config["averaging"]["shuffle"] is True
+    assert results.config["metrics"]["local_accuracy"] == ["first"]
     assert results.config["averaging"]["parts"] == 1
     assert (tmp_path / "run" / "report.html").exists()
     with pytest.raises(ValueError, match="use force=True"):
@@ -319,3 +425,49 @@ def test_a_state_of_another_simulation_is_refused(foreign: tuple[dict[str, Any],
     state, sentence = foreign
     with pytest.raises(ValueError, match=sentence):
         simulation().load(state)
+
+
+def test_what_decides_must_be_measured(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    stop = partavg.Patience("accuracy", 2)
+    with pytest.raises(ValueError, match="stop by 'accuracy' is measured on test samples"):
+        partavg.follow(simulation(), 8, stop=stop)
+    with pytest.raises(ValueError, match="best = 'test_loss' is measured on test samples"):
+        partavg.follow(simulation(), 8, out=out, best="test_loss")
+    personal: dict[str, Any] = {"local": ["2.*"]}
+    for options in ({"best": "accuracy"}, {"stop": stop}):
+        with pytest.raises(ValueError, match="which nobody has where parameters are local"):
+            partavg.follow(simulation(**personal), 8, test=TEST, out=out, **options)
+    with pytest.raises(ValueError, match="best = 'clients_accuracy' is of clients"):
+        partavg.follow(simulation(), 8, test=TEST, out=out, best="clients_accuracy")
+    with pytest.raises(ValueError, match="stop by 'mine' is in no row of this run"):
+        partavg.follow(simulation(), 8, test=TEST, stop=partavg.Patience("mine", 2, "lower"))
+    assert not out.exists(), "all of it is said before anything is written"
+    partavg.follow(simulation(**personal), 8, test=TEST, out=out, best="clients_accuracy")
+    assert (out / "best.pt").exists()
+    numbers = torch.randn(120, 1)
+    line = Simulation(nn.Linear(4, 1), F.mse_loss, (X, numbers), [range(60), range(60, 120)],
+                      schedule=Schedule.partial(2), lr=0.1)  # fmt: skip
+    with pytest.raises(ValueError, match="metric 'accuracy' cannot be measured"):
+        partavg.follow(line, 8, test=(X, numbers), stop=stop)
+
+
+def test_a_run_that_stops_early_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    table = partavg.follow(simulation(), 40, every=5, stop=lambda row: row["step"] == 10)
+    assert table["step"][-1] == 10
+    assert "run: step 10/40, loss" in (said := capsys.readouterr().out)
+    assert said.rstrip().endswith("stopped early")
+
+
+def test_settings_of_a_recipe_are_values_of_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own.write(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    extra = [{"name": "top_k", "k": 2}]
+    settings = {"training.steps": 4, "metrics.timings": True, "metrics.extra": extra}
+    done = partavg.run(".", set=settings)
+    assert done.path == Path("runs") / f"{tmp_path.name}-1"
+    assert done.config["metrics"]["timings"] is True
+    assert done.config["metrics"]["extra"][0]["k"] == 2
+    assert {"top_k", "timings"} <= done.summary.keys()

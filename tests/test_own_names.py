@@ -136,7 +136,8 @@ def test_a_changed_file_is_not_resumed_with(file: str, tmp_path: Path) -> None:
     said = partavg(*again, cwd=tmp_path, code=2).stderr
     assert said == (
         f"partavg: {tmp_path / file} has changed since run was started: put it back (run/code has "
-        f"it as it was), resume with run/config.toml, or begin again with --force\n"
+        f"it as it was), go on with the copy by partavg run run/config.toml --out run --resume, or "
+        f"begin again with --force\n"
     )
     done = partavg("run", "run/config.toml", "--out", "run", "--resume", cwd=tmp_path)
     assert (

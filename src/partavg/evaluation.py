@@ -9,14 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from partavg.core import inputs as trees
+from partavg.core.arguments import check_kind
 from partavg.core.inputs import Inputs
 from partavg.data.convert import as_samples
 from partavg.data.samples import Samples
 from partavg.engines.model import Loss
-from partavg.registry import table
+from partavg.registry import mismatch, table
 from partavg.scores.classes import accuracy
 from partavg.scores.mean_loss import MeanLoss
 from partavg.scores.score import Score, add, on_host
+from partavg.sentences import shown
 from partavg.torch_internals import batch_norms
 
 _BATCH = 500
@@ -104,6 +106,12 @@ def evaluate(
     >>> evaluate(always_first, nn.functional.cross_entropy, samples).accuracy
     0.75
     """
+    check_kind("module", module, nn.Module, "a torch.nn.Module")
+    for what, function, given in (("loss", loss, 2), ("transform", transform, 1)):
+        if isinstance(function, type):
+            raise ValueError(f"{what} {function.__name__} is a class: call it, to get one")
+        if problem := mismatch(function, *[None] * given):
+            raise ValueError(f"{what} {shown(function)} cannot be called so: {problem}")
     scores = scores_of(metrics)
     known = as_samples(samples, dtype=next((p.dtype for p in module.parameters()), None))
     return count(module, MeanLoss(loss), known, transform, scores).evaluation(scores)
@@ -111,6 +119,8 @@ def evaluate(
 
 def scores_of(metrics: Asked = ()) -> list[Score]:
     """The scores that are asked for, and accuracy where it can be measured."""
+    if not isinstance(metrics, list | tuple | Mapping):
+        raise ValueError(f"metrics {shown(metrics)} are no list: give names or functions in one")
     asked: list[Any] = list(metrics)
     if not all(isinstance(metric, Score) for metric in asked):
         names: Any = table("metric")

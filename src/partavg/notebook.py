@@ -17,8 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
+from partavg.cli import output
 from partavg.cli.comparison_table import comparison_table
 from partavg.comparison import Result, StartedRun, results
+from partavg.core.arguments import check_kind
 from partavg.folder import RunFolder
 from partavg.metrics.metric import Row
 from partavg.recipes.files import read
@@ -28,7 +30,8 @@ from partavg.report.charts import Chart, Line
 from partavg.report.curves import Curve
 from partavg.report.runs import grouped, of_entries
 from partavg.report.table import comparison
-from partavg.sinks.progress import Display, Status, display
+from partavg.sentences import shown
+from partavg.sinks.progress import EARLY, Display, Status, display
 from partavg.sinks.sink import RunInfo
 from partavg.verdict import verdict
 
@@ -79,6 +82,11 @@ class Table:
 
     rows: list[Row] = field(repr=False)
     name: str = "run"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.rows, list) or not all(isinstance(row, dict) for row in self.rows):
+            raise ValueError(f"rows {shown(self.rows)} are none: give a list of dicts")
+        check_kind("name", self.name, str, "a text")
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -181,6 +189,7 @@ def load_run(folder: str | Path) -> Results:
     `load_run("runs/mine").metrics["accuracy"]` is an array, `.figure("accuracy")` a picture, and
     the whole shows itself in a notebook.
     """
+    check_kind("folder", folder, str | Path, "its path")
     here = RunFolder(Path(folder))
     if not here.config_path.exists():
         inside = sorted(path.parent.name for path in here.path.glob("*/config.toml"))
@@ -237,7 +246,7 @@ class Comparison:
         return [*filter(None, [self.verdict]), *failed, f"report: {self.report}"]
 
     def __repr__(self) -> str:
-        console = Console(width=120, force_terminal=False)
+        console = Console(width=output.width(), force_terminal=False)
         with console.capture() as shown:
             console.print(comparison_table(self.results))
         return "\n".join([shown.get().rstrip(), *self._said])
@@ -286,7 +295,9 @@ class _Cell:
         self._label, self._steps = about.label, about.steps
 
     def end(self, summary: Row | None) -> None:
-        """Leave what is shown."""
+        """Leave what is shown; say so if the run ended before its last step."""
+        if summary and "stopped_at" in summary:
+            self._draw(f", {EARLY}")
 
     def take(self, row: Row) -> None:
         """Draw anew, unless that was done just now and more is to come."""
@@ -296,8 +307,12 @@ class _Cell:
         if row["step"] < self._steps and now - self._shown < _UPDATE_EVERY:
             return
         self._shown = now
-        bar = f'<progress max="{self._steps}" value="{row["step"]}"></progress>'
-        said = f"{escape(self._label)}: {bar} {row['step']}/{self._steps}, {self._status}"
+        self._draw()
+
+    def _draw(self, ended: str = "") -> None:
+        step = self._rows[-1]["step"]
+        bar = f'<progress max="{self._steps}" value="{step}"></progress>'
+        said = f"{escape(self._label)}: {bar} {step}/{self._steps}, {self._status}{ended}"
         table = Table(self._rows)
         charts = [table.figure(metric).html for metric in _MAIN if metric in table.columns]
         self._handle.update(Figure(f"<p>{said}</p>{''.join(charts)}"))

@@ -3,14 +3,18 @@
 import difflib
 import inspect
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar, overload
 
 from partavg.own_code import executed, is_own
+from partavg.sentences import shown
 
 Thing = TypeVar("Thing")
+
+_LONGEST = 200  # letters of a list of names in an error
 
 _HOMES = {
     "adapt": "partavg.core.adapt:ADAPTS",
@@ -56,6 +60,9 @@ class Names(dict[str, Thing]):
         `file.py:name` and `package.module:name` are imported, as are the names that installed
         packages add: when they are asked for, not before.
         """
+        if not isinstance(name, str):
+            where = key or self.called
+            raise ValueError(f"{where} {shown(name)} is no name: give a text")
         if name in self:
             return self[name]
         said = f"{key} = {name!r}" if key else f"{self.called} {name!r}"
@@ -86,10 +93,10 @@ class Names(dict[str, Thing]):
         if str(name).endswith(".py"):
             return f"write {name}:name, with what you mean in that file"
         known = self.offered()
-        hint = suggestion(name, known)
+        hint, listed = suggestion(name, known), _listed(known)
         if hint.startswith("did"):
-            return f"{hint} ({', '.join(known)} or your own file.py:name)"
-        return f"use {', '.join(known)} or your own file.py:name" if known else "write file.py:name"
+            return f"{hint} ({listed} or your own file.py:name)"
+        return f"use {listed} or your own file.py:name" if known else "write file.py:name"
 
     def code(self, thing: Thing) -> object:
         """The class or function that a thing is made of."""
@@ -171,7 +178,8 @@ def register(kind: str, name: str, thing: Any = None) -> Any:
     names = table(kind)
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][\w.-]*", name):
         raise ValueError(
-            f"{name!r} cannot name a {kind}: use letters, digits, '_', '-' and '.', a letter first"
+            f"{shown(name)} cannot name a {kind}: use letters, digits, '_', '-' and '.', a "
+            f"letter first"
         )
     known, given = names.code(names.get(name, thing)), names.code(thing)
     if known is not given and _place(known) != _place(given):
@@ -190,7 +198,7 @@ def _place(code: object) -> object:
 def mismatch(function: Any, *arguments: Any, **options: Any) -> str:
     """Why something cannot be called so, as far as that can be seen; empty if it can."""
     if not callable(function):
-        return f"{function!r} is no function"
+        return f"{shown(function)} is no function"
     try:
         inspect.signature(function).bind(*arguments, **options)
     except TypeError as error:
@@ -239,11 +247,11 @@ def fitting(
 
 def check_name(key: str, name: str, known: Iterable[str], otherwise: str = "") -> None:
     """Raise a ValueError if a name is not known: with a close one, or what to do otherwise."""
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         hint = suggestion(name, known)
         if otherwise and not hint.startswith("did"):
             hint = otherwise
-        raise ValueError(f"{key} = {name!r} is not known: {hint}")
+        raise ValueError(f"{key} = {shown(name)} is not known: {hint}")
 
 
 def suggestion(word: str, known: Iterable[str], prefix: str = "") -> str:
@@ -251,4 +259,8 @@ def suggestion(word: str, known: Iterable[str], prefix: str = "") -> str:
     close = difflib.get_close_matches(str(word), list(known), n=1)
     if close:
         return f"did you mean {prefix + close[0]!r}?"
-    return f"use {', '.join(prefix + name for name in known)}"
+    return f"use {_listed(prefix + name for name in known)}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return textwrap.shorten(", ".join(names), _LONGEST, placeholder=" …")

@@ -4,11 +4,11 @@ Nothing here looks a name up or imports what a run was made of.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from partavg.metrics.metric import Row
+from partavg.metrics.metric import Metric, Row
 from partavg.metrics.table import METRICS
 from partavg.recipes.files import read
 
@@ -44,10 +44,10 @@ def read_rows(path: Path, length: int | None = None) -> Iterator[Row]:
             yield row
 
 
-def read_summary(path: Path) -> Row:
-    """How a run ended, with numbers wherever tables and charts need some."""
+def read_summary(path: Path, asked: Sequence[Metric] = ()) -> Row:
+    """How a run ended, with numbers wherever tables need some, of metrics asked for, too."""
     found = read_json(path)
-    columns = {column.key for metric in METRICS.values() for column in metric.columns}
+    columns = {column.key for metric in (*METRICS.values(), *asked) for column in metric.columns}
     for key in ("steps", "scale", *columns):
         if found.get(key) is not None and not _is_number(found[key]):
             raise _damaged(path, f"{key} is no number")

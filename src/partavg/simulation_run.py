@@ -10,10 +10,12 @@ from typing import Any, Literal
 
 from partavg.backends.description import Sections, flat
 from partavg.backends.simulate import Simulation
+from partavg.best import Patience
 from partavg.config import Checkpoints, Metrics
 from partavg.config_toml import dump_sections, flat_keys
+from partavg.core.arguments import check_flag, check_kind, check_whole
 from partavg.data.convert import as_samples
-from partavg.data.ownership import Split, checked_split
+from partavg.data.ownership import Split, checked_split, class_counts
 from partavg.data.samples import Samples
 from partavg.data.test_split import split_alike
 from partavg.engines.choose import Choice
@@ -22,6 +24,8 @@ from partavg.folder import MADE_BY, RunFolder
 from partavg.metrics.meter import Meter
 from partavg.metrics.metric import Metric, Row
 from partavg.metrics.table import METRICS
+from partavg.registry import mismatch
+from partavg.sentences import shown
 from partavg.session import Session, Stop
 from partavg.sinks import sinks_of
 from partavg.sinks.sink import SinkLike
@@ -38,6 +42,8 @@ class SimulationRun(Session):
 
     Building it checks all that can be checked, and restores what `out` holds of it.
     """
+
+    _rate = "lr"
 
     def __init__(
         self,
@@ -56,17 +62,21 @@ class SimulationRun(Session):
         best: str = "",
         checkpoint_every: int = 100,
     ) -> None:
-        _check_count("until", until, least=1)
-        _check_count("every", every, least=1)
-        _check_count("checkpoint_every", checkpoint_every, least=0)
-        if stop is not None and not callable(stop):
+        check_simulation(simulation)
+        until, every = check_whole("until =", until, 1), check_whole("every =", every, 1)
+        checkpoint_every = check_whole("checkpoint_every =", checkpoint_every, 0)
+        check_flag("resume", resume)
+        check_flag("force", force)
+        check_kind("best", best, str, "the name of a metric")
+        if stop is not None and (isinstance(stop, type) or mismatch(stop, {})):
             raise ValueError(
-                f"stop = {stop!r} is no function of a row: give one that says whether to stop, or "
-                f"partavg.Patience"
+                f"stop = {shown(stop)} is no function of a row: give one that says whether to "
+                f"stop, or partavg.Patience"
             )
         asked = METRICS.asked(metrics)
-        if best in METRICS and METRICS[best].sums and best not in (one.key for one in asked):
-            asked += METRICS.asked([best])
+        for name in (best, stop.metric if isinstance(stop, Patience) else ""):
+            if name in METRICS and METRICS[name].sums and name not in (one.key for one in asked):
+                asked += METRICS.asked([name])
         places = sinks_of(sinks)
         folder = _folder(out, resume=resume, best=best)
         self.finished = False
@@ -84,6 +94,11 @@ class SimulationRun(Session):
             resuming = resume and folder.exists
             if resuming:
                 simulation.use(_stored_engine(folder, simulation.engine))
+        if folder and not resuming and simulation.workers.step >= until:
+            raise ValueError(
+                f"the simulation has taken {simulation.workers.step} steps already, and until = "
+                f"{until}: make a new one for each run, or train for longer"
+            )
         sections = _sections(simulation, until, every, asked, checkpoints)
         train = simulation.samples if folder else None
         super().__init__(
@@ -110,7 +125,7 @@ class SimulationRun(Session):
         elif folder:
             folder.write_start(dump_sections(sections), _environment(simulation))
             folder.write_metrics(asked)
-            folder.write_split(_label_counts(simulation))
+            folder.write_split(class_counts(simulation.samples, simulation.split))
 
     @property
     def rows(self) -> list[Row]:
@@ -138,6 +153,12 @@ class SimulationRun(Session):
             self.finished = folder.finished and self.steps == steps
             if self.steps > steps:
                 folder.reopen(dump_sections(sections), self.step)
+
+
+def check_simulation(given: object) -> None:
+    """Raise a ValueError for what is no simulation."""
+    if not isinstance(given, Simulation):
+        raise ValueError(f"{shown(given)} is no simulation: give a partavg.Simulation")
 
 
 def _dealt(simulation: Simulation, test: Samples | None, given: TestSplit) -> Split | None:
@@ -168,8 +189,10 @@ def in_python() -> Iterator[None]:
 
 
 def _folder(out: str | Path | None, *, resume: bool, best: str) -> RunFolder | None:
-    if out is not None:
+    if isinstance(out, str | Path):
         return RunFolder(Path(out))
+    if out is not None:
+        raise ValueError(f"out = {out!r} names no folder: give a path")
     if resume:
         raise ValueError("resume=True goes on with a run in a folder: give out, its folder")
     if best:
@@ -210,17 +233,3 @@ def _stored_engine(folder: RunFolder, chosen: Choice) -> Choice:
     stored = flat_keys(folder.config_path.read_text(encoding="utf-8"))
     name, chunk = stored.get("engine.name", chosen.name), stored.get("engine.chunk", chosen.chunk)
     return chosen._replace(name=name, chunk=chunk, reason="as before")
-
-
-def _label_counts(simulation: Simulation) -> list[list[int]]:
-    """How many samples of each class each worker owns; none where there are no classes."""
-    labels = simulation.samples.labels
-    if labels is None or int(labels.min()) < 0:
-        return []
-    known, classes = labels.cpu(), int(labels.max()) + 1
-    return [known[own].bincount(minlength=classes).tolist() for own in simulation.split]
-
-
-def _check_count(name: str, value: object, *, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} = {value!r} makes no sense: use a whole number from {least} on")

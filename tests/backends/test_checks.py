@@ -108,6 +108,18 @@ def test_weights_of_a_list_are_shares() -> None:
     assert client_weights([0, 1, 1], split).tolist() == [0, 0.5, 0.5]
 
 
+def test_weights_are_those_given_to_the_last_digit_and_of_any_size() -> None:
+    split = [torch.arange(1)] * 2
+    assert client_weights([0.1, 0.9], split).tolist() == [0.1, 0.9]
+    assert client_weights([1e308, 1e308], split).tolist() == [0.5, 0.5]
+    assert client_weights([1e-320, 1e-320], split).tolist() == [0.5, 0.5]
+
+
+def test_weights_that_are_nothing_beside_others_cannot_be_drawn_alone() -> None:
+    with pytest.raises(ValueError, match="3 clients have weight 0"):
+        made(weights=[1e300, 1, 1, 1], participation=Participation(clients=4, active=2, every=1))
+
+
 def test_a_list_weighs_as_its_policy_does() -> None:
     split = [torch.arange(10), torch.arange(10, 40)]
 

@@ -10,7 +10,7 @@ from tests.outside import median
 from torch import nn
 from torch.nn import functional as F
 
-from partavg import Layout, Partition, Schedule, Simulation, Span, iid
+from partavg import Layout, Participation, Partition, Schedule, Simulation, Span, iid
 from partavg.core.partition import PARTITIONS, contiguous
 from partavg.data.batches import Batches
 from partavg.evaluation import evaluate, recompute_statistics_
@@ -341,3 +341,29 @@ def test_an_aggregate_cannot_go_on_from_what_was_saved_without_one() -> None:
     with_one = made(aggregate=median)
     with_one.load(made(aggregate=median).state())
     assert with_one.workers.common is not None
+
+
+_OTHER = (None, "x", 3.5, -1, [], {}, torch.zeros(2))
+
+
+@pytest.mark.parametrize("name", [
+    "params", "buffers", "memory", "steps", "lr_sum", "taken", "step", "bytes", "messages", "bank",
+    "pending", "notes", "settings",
+])  # fmt: skip
+def test_a_state_that_is_damaged_is_refused_with_a_sentence(name: str) -> None:
+    model, x, y, split = regression()
+    who = Participation(clients=len(split), active=2, every=3, redistribution="none")
+
+    def made() -> Simulation:
+        return Simulation(
+            model, F.mse_loss, (x, y), split, schedule=Schedule.partial(TAU), lr=ETA,
+            solver=SGD(momentum=0.9), participation=who,
+        )  # fmt: skip
+
+    saved = made().state()
+    made().load(saved)
+    for other in _OTHER:
+        if isinstance(other, dict) and name in ("pending", "notes"):
+            continue  # which are empty, too
+        with pytest.raises(ValueError, match=r"the state (is damaged in|has|was saved with) "):
+            made().load({**saved, name: other})

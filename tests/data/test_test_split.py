@@ -115,7 +115,7 @@ def test_labels_and_splits_of_any_kind() -> None:
         (lambda: split_alike([0, 1], [[0], [2]], [0]), "worker 1 owns sample 2, and there are 0"),
         (lambda: split_alike(["a", "b"], [[0], [1]], ["a"]), "the labels are text"),
         (lambda: split_alike(None, [[0]], [0]), "the labels"),
-        (lambda: split_alike(torch.zeros(2), [[0], [1]], 3), "the labels are int"),
+        (lambda: split_alike(torch.zeros(2), [[0], [1]], 3), "give one for each sample"),
         (lambda: split_alike([0, 1], "ab", [0]), "the split is 'ab'"),
         (lambda: split_by_owner([0.5], [[0]], [0]), "the client ids are floating point"),
         (lambda: split_by_owner([[1]], [[0]], [0]), "the client ids are of shape"),

@@ -127,6 +127,16 @@ def test_fused_equals_looped(name: str) -> None:
                 assert (ours - theirs).norm() <= tolerance * theirs.norm().clamp(min=1e-6)
 
 
+def test_cumulative_statistics_go_on_from_the_batches_counted_before() -> None:
+    module = Shortcut()
+    module.norm.num_batches_tracked.fill_(100)
+    model, params, buffers, batch = problem(module, (3, 8, 8), torch.float64)
+    buffers += 0.4 * torch.tensor([[0.0], [1], [2], [3]])  # as averages of counters may be
+    expected = run(Looped(model), params, buffers, batch)
+    for ours, theirs in zip(run(Fused(model, 3), params, buffers, batch), expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
 @pytest.mark.parametrize("name", ["resnet20", "shortcut"])
 def test_half_of_the_workers_beside_the_others(name: str) -> None:
     model, params, buffers, batch = problem(*small(name), torch.float64, workers=5)

@@ -65,6 +65,20 @@ def test_a_damaged_file_is_one_sentence_that_names_it(tmp_path: Path, name: str,
     assert not (path / "report.html").exists()
 
 
+def test_metrics_of_ones_own_are_checked_too(tmp_path: Path) -> None:
+    path = make(tmp_path / "run", steps=3)
+    mine = {"mine": partavg.Metric("mine", column="mine", title="Mine").appearance()}
+    (path / "metrics.json").write_text(json.dumps(mine))
+    (path / "summary.json").write_text('{"mine": 0.5}')
+    assert "Mine" in page(gather([path])) or "mine" in page(gather([path]))
+    for name, text in (("summary.json", '{"mine": "high"}'), ("metrics.json", '{"mine": 3}')):
+        before = (path / name).read_text()
+        (path / name).write_text(text)
+        with pytest.raises(ValueError, match=rf"{name} is damaged"):
+            gather([path])
+        (path / name).write_text(before)
+
+
 def test_what_is_odd_but_can_be_shown_is_shown(tmp_path: Path) -> None:
     """What is not a number has no place in a chart; what is not known has none in a table."""
     path = make(tmp_path / "run", steps=3)

@@ -91,7 +91,7 @@ def test_averaged_momentum_makes_workers_agree_for_good() -> None:
         ({"nesterov": True}, "nesterov needs momentum"),
         ({"weight_decay": -1.0}, "weight_decay -1.0 is negative"),
         ({"decay": "kernel"}, "decay 'kernel' is not known: use all or kernels"),
-        ({"momentum_at_averaging": "x"}, "use local or averaged or reset"),
+        ({"momentum_at_averaging": "x"}, "use local, averaged, reset"),
     ],
 )
 def test_bad_options_are_refused(options: dict, sentence: str) -> None:

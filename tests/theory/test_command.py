@@ -72,6 +72,7 @@ def test_many_parts_are_summed_up_and_departures_are_named(recipe: Path) -> None
         (["--steps", 12], 2, "--steps 12 leaves no step of the recipe's 12: use 0 to 11"),
         (["--json", "recipe.toml"], 2, "recipe.toml does not end in .json: name the file to write"),
         (["--set", "training.lr=-1"], 2, "training.lr = -1"),
+        (["--set", 'averaging.local=["*.bias"]'], 2, "never averaged, and the theorems' proofs do"),
         (["--steps", 9, "--set", "training.lr=1e30"], 3, "is not finite at step"),
     ],
 )

@@ -22,7 +22,7 @@ from partavg.solvers import SOLVERS
 Sections = dict[str, dict[str, Any]]
 """Settings as a recipe has them: numbers, strings, booleans, lists and tables of them."""
 
-_STATE = {"params", "buffers", "memory", "steps", "lr_sum", "taken", "step"}
+_STATE = {"params", "buffers", "memory", "steps", "lr_sum", "taken", "step", "bank", "pending"}
 _HASHED = 1 << 24  # bytes of a large tensor that are looked at, spread over all of it
 _FREE = ("engine.", "training.lr", "loss.")
 """What may change when a state is loaded: it decides how steps are taken, not what was done."""
@@ -154,13 +154,48 @@ def check_state(saved: Any, own: Callable[[], Sections], shapes: Mapping[str, li
     if not isinstance(saved, Mapping) or not saved.keys() >= _STATE:
         raise ValueError("what is loaded is no state of a simulation: give what state() gave")
     if "settings" in saved:  # 0.1 did not save them
-        _check_same(flat(own()), flat(saved["settings"]))
+        settings = saved["settings"]
+        if not _is_table(settings) or not all(map(_is_table, settings.values())):
+            raise _damaged("settings")
+        _check_same(flat(own()), flat(settings))
+    for name in ("step", "bytes", "messages"):
+        count = saved.get(name, 0)
+        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+            raise _damaged(name)
+    for name in ("memory", "bank", "pending", "notes"):
+        if not _is_table(saved.get(name, {})):
+            raise _damaged(name)
     for name, shape in shapes.items():
-        if list(saved[name].shape) != shape:
-            raise ValueError(
-                f"the state has {name} {list(saved[name].shape)}, and this simulation {shape}: "
-                f"load it into a simulation of the same model and workers"
-            )
+        _check_shape(name, _found(saved, name), shape)
+    for name in ("steps", "lr_sum"):
+        shape = [shapes["params"][0], *getattr(saved["steps"], "shape", (0, 0))[1:2]]
+        _check_shape(name, saved[name], shape)
+    for name, width in (("local_taken", shapes["taken"]), ("common", shapes["params"][1:])):
+        if saved.get(name) is not None:
+            _check_shape(name, saved[name], width)
+
+
+def _found(saved: Mapping[str, Any], name: str) -> Any:
+    section, _, key = name.partition(".")
+    return saved[section].get(key) if key else saved[section]
+
+
+def _check_shape(name: str, value: Any, shape: list[int]) -> None:
+    if not isinstance(value, Tensor):
+        raise _damaged(name)
+    if list(value.shape) != shape:
+        raise ValueError(
+            f"the state has {name} {list(value.shape)}, and this simulation {shape}: load it into "
+            f"a simulation of the same model and workers"
+        )
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _damaged(name: str) -> ValueError:
+    return ValueError(f"the state is damaged in {name}: give what state() gave, as it was")
 
 
 def _check_same(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:

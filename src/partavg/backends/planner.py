@@ -21,6 +21,7 @@ from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
 from partavg.core.workers import Workers
 from partavg.registry import mismatch
+from partavg.sentences import shown
 
 Buffers = Literal["part", "every", "local", "recompute"]
 WeightsPolicy = Literal["uniform", "samples"]
@@ -77,7 +78,7 @@ class Planner:
         """The shared columns of buffers that go with each part."""
         if self.buffers not in get_args(Buffers):
             known = ", ".join(get_args(Buffers))
-            raise ValueError(f"buffers {self.buffers!r} is not known: use {known}")
+            raise ValueError(f"buffers {shown(self.buffers)} is not known: use {known}")
         if self.buffers == "part":
             return partition_buffers(partition, self.params.shared, self.statistics.shared).parts
         size = self.statistics.shared.size
@@ -119,11 +120,13 @@ def _listed_weights(given: Any, clients: int) -> Float[Tensor, "m"]:
     """A number for each client, checked."""
     known = " or ".join(get_args(WeightsPolicy))
     if isinstance(given, str) or not hasattr(given, "__len__"):
-        raise ValueError(f"weights {given!r} is not known: use {known}, or a number per client")
+        raise ValueError(
+            f"weights {shown(given)} is not known: use {known}, or a number per client"
+        )
     try:
-        weights = torch.as_tensor(given).to("cpu", torch.float64)
+        weights = torch.as_tensor(given, dtype=torch.float64, device="cpu")
     except (TypeError, ValueError, RuntimeError):
-        raise ValueError(f"weights {given!r} are no numbers: give one per client") from None
+        raise ValueError(f"weights {shown(given)} are no numbers: give one per client") from None
     if weights.shape != (clients,):
         raise ValueError(
             f"weights of shape {list(weights.shape)} are not for {clients} clients: give a number "
@@ -137,7 +140,7 @@ def _listed_weights(given: Any, clients: int) -> Float[Tensor, "m"]:
         )
     if not weights.any():
         raise ValueError("all weights are 0: give at least one client more")
-    return weights
+    return weights / weights.max() if weights.sum().isinf() else weights
 
 
 def check_drawn_weights(weights: Float[Tensor, "m"], participation: Participation | None) -> None:
@@ -208,20 +211,21 @@ def what_is_shared(
     local: Sequence[str], params: Layout, buffers: Layout, policy: str
 ) -> tuple[Sharing, Sharing]:
     """What of parameters and buffers is shared; a ValueError if statistics could not be made."""
+    found = sharing(local, params, buffers)
     if local and policy == "recompute":
         raise ValueError(
             f"buffers 'recompute' makes statistics for one model of all workers, and with local "
             f"{list(local)} there is none: use part, every or local"
         )
-    return sharing(local, params, buffers)
+    return found
 
 
 def check_covers(cut: Partition, params: Layout, local: tuple[Span, ...] = ()) -> None:
     """Raise a ValueError if a partition is of another model, or leaves out what is not local."""
     if not isinstance(cut, Partition):
         raise ValueError(
-            f"partition {cut!r} is none: give a partavg.Partition, or the name of a function that "
-            f"makes one, like channel"
+            f"partition {shown(cut)} is none: give a partavg.Partition, or the name of a function "
+            f"that makes one, like channel"
         )
     if cut.size != params.size:
         raise ValueError(
@@ -272,8 +276,8 @@ def check_aggregate(aggregate: Aggregate, solver: Solver) -> None:
     """Raise a ValueError for no function, or one that could not be told what workers share."""
     if isinstance(aggregate, type) or mismatch(aggregate, None, None, None):
         raise ValueError(
-            f"aggregate {aggregate!r} is no function of messages, weights and what they are about: "
-            f"give one, or an object that can be called like it"
+            f"aggregate {shown(aggregate)} is no function of messages, weights and what they are "
+            f"about: give one, or an object that can be called like it"
         )
     if aggregate is not weighted_sum and abilities(solver).keeps_apart:
         raise ValueError(

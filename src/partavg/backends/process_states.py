@@ -25,6 +25,20 @@ class ProcessStates:
     shared: frozenset[str]
     """Entries of the solver's memory that all workers have in common."""
 
+    def shapes(self, state: SavedState) -> dict[str, list[int]]:
+        """The shapes that tensors have in a state of all processes, of one of this process.
+
+        Those whose columns follow a schedule that changes are left out.
+        """
+        own = {name: [self.workers, state[name].shape[1]] for name in ("params", "buffers")}
+        own["taken"] = [self.workers, 1]
+        memory = {
+            f"memory.{name}": [len(rows) if name in self.shared else self.workers, *rows.shape[1:]]
+            for name, rows in state["memory"].items()
+        }
+        bank = {f"bank.{k}": [self.clients, *rows.shape[1:]] for k, rows in state["bank"].items()}
+        return {**own, **memory, **bank}
+
     def collect(self, state: SavedState) -> SavedState:
         """All rows, in the first process; what others get is of no use."""
         return self._mapped(state, self.processes.collect)

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from partavg.backends.checks import (
+    check_bank,
     check_model,
     check_policies,
     check_solver,
@@ -19,7 +20,6 @@ from partavg.backends.checks import (
     placed,
     rate_of,
     tried,
-    whole,
 )
 from partavg.backends.client_models import own_columns, own_tensors
 from partavg.backends.current_plan import CurrentPlan
@@ -44,6 +44,7 @@ from partavg.backends.processes import OneProcess, Processes, dealt_evenly, own_
 from partavg.core import average
 from partavg.core.adapt import Adapt
 from partavg.core.aggregate import Aggregate, weighted_sum
+from partavg.core.arguments import check_whole
 from partavg.core.exchange import common_model
 from partavg.core.loop import Batch, Record, Watch, train, unwatched
 from partavg.core.pace import Pace
@@ -62,7 +63,7 @@ from partavg.data.samples import Samples
 from partavg.engines.choose import Choice, check_engine, choose
 from partavg.engines.fused.precision import Precision
 from partavg.engines.model import Loss, RowModel
-from partavg.evaluation import Asked, Evaluation, recompute_statistics_
+from partavg.evaluation import Asked, Evaluation, Transform, recompute_statistics_
 from partavg.scores.mean_loss import MeanLoss
 from partavg.solvers.sgd import SGD
 
@@ -142,8 +143,9 @@ class Simulation:
         check_model(model, loss)
         check_policies(schedule, participation, pace, adapt, transform)
         check_engine(engine, chunk, precision, deterministic)
-        batch, delay = whole(batch, "batch", 1), whole(delay, "delay", 0)
-        seed = whole(seed, "seed", 0)
+        check_bank(bank)
+        batch, delay = check_whole("batch", batch, 1), check_whole("delay", delay, 0)
+        seed = check_whole("seed", seed, 0)
         self._processes = processes or OneProcess()
         self._device = device_of(device)
         known = as_samples(samples, dtype=float_type(model))
@@ -161,6 +163,7 @@ class Simulation:
         self._lr = rate_of(lr)
         self._recompute = buffers == "recompute"
         self._transform = placed(transform, self._device) or _as_stored
+        self._seen = _as_evaluated(self._transform)
         near = self._model.dtype, self._device, store
         self._judge = Judge(MeanLoss(loss), self._seen, *near, self._processes)
         if participation and participation.clients != len(split):
@@ -171,7 +174,8 @@ class Simulation:
 
         check_delay(delay, schedule, buffers)
         check_recut(adapt, partition, put_away=put_away)
-        shares = client_weights(weights, split)
+        computed = average.accumulating(self._model.dtype)
+        shares = client_weights(weights, split).to(self._device, computed)
         check_drawn_weights(shares, participation)
         self.active = participation.active if participation else len(split)
         """Workers that train at a time, in all processes."""
@@ -201,7 +205,7 @@ class Simulation:
             *self._sharing,
             partition,
             buffers,
-            shares.to(self._device, average.accumulating(self._model.dtype)),
+            shares,
             participation,
             pace,
             delay,
@@ -321,8 +325,7 @@ class Simulation:
 
         It must be the state of a simulation like this one.
         """
-        rows = {"params": self.workers.params, "buffers": self.workers.buffers}
-        shapes = {name: [self.active, tensor.shape[1]] for name, tensor in rows.items()}
+        shapes = self._states.shapes(self.workers.state())
         self._processes.first(lambda: check_state(saved, lambda: self.settings, shapes))
         state = {k: v for k, v in saved.items() if k != "settings"} if saved else None
         self.workers.load_(self._states.deal(state))
@@ -420,9 +423,6 @@ class Simulation:
         """Of some value per worker, those of the workers held here."""
         return workers[self._current.plan.rows]
 
-    def _seen(self, inputs: Any) -> Any:
-        return self._transform(inputs, None)
-
     def _batch(self, step: int) -> Batch:
         (inputs, targets), keys = self._gather(step, self._draw)
         return Batch(self._transform(inputs, keys), targets, keys)
@@ -434,3 +434,12 @@ class Simulation:
 
 def _as_stored(inputs: Any, keys: Tensor | None) -> Any:
     return inputs
+
+
+def _as_evaluated(transform: Augment) -> Transform:
+    """What a model sees when it is evaluated.
+
+    No method of a simulation: kept by one, it would keep its rows on a GPU until the next garbage
+    collection.
+    """
+    return lambda inputs: transform(inputs, None)

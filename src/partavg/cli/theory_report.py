@@ -134,7 +134,6 @@ class Findings:
             "averages that arrive late": averaging.delay > 0,
             "workers of unequal pace": config.pace.name != "even",
             "an interval that changes": config.adapt.name != "fixed",
-            "parameters that are never averaged": bool(getattr(averaging, "local", ())),
         }
         return [what for what, applies in found.items() if applies]
 

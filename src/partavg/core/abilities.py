@@ -7,6 +7,7 @@ from functools import partial
 
 from torch import Tensor
 
+from partavg.core.arguments import check_kind
 from partavg.core.solver import Solver, Sync
 
 StepWeight = Callable[[Tensor, Tensor], Tensor]
@@ -73,6 +74,7 @@ def abilities(solver: Solver) -> Abilities:
         ) from error
     if isinstance(said, Abilities):
         return said
+    check_kind("solver", solver, Solver, "one, like partavg.SGD(…)")
     if said is not None:
         raise ValueError(
             f"solver {name_of(solver)} has abilities {said!r}: they must be a partavg.Abilities"

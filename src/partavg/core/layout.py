@@ -10,6 +10,9 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
+from partavg.core.arguments import check_kind, check_whole
+from partavg.sentences import shown
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -25,9 +28,29 @@ class Layout:
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
 
+    def __post_init__(self) -> None:
+        names, shapes = self.names, self.shapes
+        known = [isinstance(given, tuple | list) for given in (names, shapes)]
+        if not all(known) or not all(isinstance(name, str) for name in names):
+            raise ValueError("a layout is of names and shapes: give a tuple of each")
+        if len(names) != len(shapes) or len(set(names)) < len(names):
+            raise ValueError(
+                f"{len(names)} names, {len(set(names))} of them different, and {len(shapes)} "
+                f"shapes: give each tensor a name and a shape"
+            )
+        for name, shape in zip(names, shapes, strict=True):
+            if not isinstance(shape, tuple | list):
+                raise ValueError(f"shape {shown(shape)} of {name!r}: give a tuple of numbers")
+            for size in shape:
+                check_whole(f"size of {name!r}", size, 0)
+
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor]) -> "Layout":
         """Lay the tensors out one after another, in the order given."""
+        if not isinstance(tensors, Mapping):
+            raise ValueError(f"tensors {shown(tensors)}: give a dict of names and tensors")
+        for name, tensor in tensors.items():
+            check_kind(f"entry {name!r}", tensor, Tensor, "a tensor")
         return cls(tuple(tensors), tuple(tuple(t.shape) for t in tensors.values()))
 
     @cached_property
@@ -55,7 +78,14 @@ class Layout:
     def views(self, flat: Shaped[Tensor, "*rows d"]) -> dict[str, Tensor]:
         """See the columns as named tensors; leading axes stay, memory is shared."""
         # One split instead of many slices: the backward pass of 60 slices costs 36 times as much.
-        pieces = torch.split(flat, list(self.sizes), -1)
+        try:
+            pieces = torch.split(flat, list(self.sizes), -1)
+        except (RuntimeError, AttributeError, TypeError, IndexError):
+            given = list(flat.shape) if isinstance(flat, Tensor) else shown(flat)
+            raise ValueError(
+                f"{given} cannot be seen as {len(self.names)} tensors: give one of {self.size} "
+                f"columns"
+            ) from None
         return {
             name: piece.view((*flat.shape[:-1], *shape))
             for name, shape, piece in zip(self.names, self.shapes, pieces, strict=True)

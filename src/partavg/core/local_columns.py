@@ -20,6 +20,7 @@ from torch import Tensor
 from partavg.core.layout import Layout
 from partavg.core.partition import Span, merged, module_of
 from partavg.registry import suggestion
+from partavg.sentences import shown
 
 
 class LocalColumns(NamedTuple):
@@ -154,9 +155,10 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _check(patterns: Sequence[str], params: Layout, buffers: Layout) -> None:
-    if isinstance(patterns, str) or not all(isinstance(pattern, str) for pattern in patterns):
+    listed = isinstance(patterns, list | tuple) and all(isinstance(p, str) for p in patterns)
+    if not listed:
         raise ValueError(
-            f"local {patterns!r} is no list of patterns: give names of parameters, like "
+            f"local {shown(patterns)} is no list of patterns: give names of parameters, like "
             f"['head.*', '*.bn*']"
         )
     names = (*params.names, *buffers.names)

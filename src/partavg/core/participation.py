@@ -10,6 +10,7 @@ from jaxtyping import Int, Shaped
 from numpy.typing import NDArray
 from torch import Tensor
 
+from partavg.core.arguments import check_choice, check_whole
 from partavg.core.seeds import fold
 
 Redistribution = Literal["permute", "average", "none"]
@@ -49,6 +50,8 @@ class Participation:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for name in ("clients", "active", "every", "seed"):
+            check_whole(name, getattr(self, name))
         if not 1 <= self.active <= self.clients:
             raise ValueError(
                 f"{self.active} of {self.clients} clients cannot be active: "
@@ -56,11 +59,7 @@ class Participation:
             )
         if self.every < 0:
             raise ValueError(f"a draw every {self.every} steps makes no sense: use 0 for never")
-        known = get_args(Redistribution)
-        if self.redistribution not in known:
-            raise ValueError(
-                f"redistribution {self.redistribution!r} is not known: use {', '.join(known)}"
-            )
+        check_choice("redistribution", self.redistribution, get_args(Redistribution))
 
     def __call__(self, step: int) -> NDArray[np.int64]:
         """The client in each slot at a step, counted from 1: a pure function of the step."""

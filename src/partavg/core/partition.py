@@ -2,18 +2,20 @@
 
 import hashlib
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import pairwise
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from partavg.core.arguments import check_kind, check_whole
 from partavg.core.layout import Layout
 from partavg.registry import Names
+from partavg.sentences import shown
 
 
 class Span(NamedTuple):
@@ -42,8 +44,9 @@ class Partition:
     local: tuple[Span, ...] = ()
 
     def __post_init__(self) -> None:
+        check_whole("size", self.size, 0)
         column = 0
-        for start, stop in sorted(chain(*self.parts, self.local)):
+        for start, stop in sorted(_spans(self.parts, self.local)):
             if start != column or stop <= start:
                 raise ValueError(
                     f"the parts do not cover each column exactly once: "
@@ -77,6 +80,7 @@ def whole(layout: Layout, parts: int, seed: int = 0) -> Partition:
     >>> whole(Layout(("weight", "bias"), ((4, 3), (4,))), 1).sizes
     (16,)
     """
+    _check_layout(layout, seed)
     _check_count(parts, 1, "the whole model is one part")
     return Partition(layout.size, ((Span(0, layout.size),),))
 
@@ -87,6 +91,7 @@ def contiguous(layout: Layout, parts: int, seed: int = 0) -> Partition:
     >>> contiguous(Layout(("weight", "bias"), ((4, 3), (4,))), 2).parts
     ((Span(start=0, stop=8),), (Span(start=8, stop=16),))
     """
+    _check_layout(layout, seed)
     _check_count(parts, layout.size, f"the model has {layout.size} columns")
     cuts = [layout.size * part // parts for part in range(parts + 1)]
     return Partition(layout.size, tuple((Span(*ends),) for ends in pairwise(cuts)))
@@ -101,6 +106,7 @@ def by_channel(layout: Layout, parts: int, seed: int = 0) -> Partition:
     >>> by_channel(Layout(("weight", "bias"), ((4, 3), (4,))), 2).parts[0]
     (Span(start=0, stop=6), Span(start=12, stop=14))
     """
+    _check_layout(layout, seed)
     channels = sum(_channels(shape) for shape in layout.shapes if prod(shape))
     _check_count(parts, channels, f"the model has {channels} channels")
     spans: list[list[Span]] = [[] for _ in range(parts)]
@@ -127,6 +133,7 @@ def by_layer(layout: Layout, parts: int, seed: int = 0) -> Partition:
     >>> by_layer(Layout(("0.weight", "0.bias", "2.weight"), ((4, 3), (4,), (2, 4))), 2).sizes
     (16, 8)
     """
+    _check_layout(layout, seed)
     layers: dict[str, list[Span]] = {}
     for name, start, size in zip(layout.names, layout.starts, layout.sizes, strict=True):
         layers.setdefault(module_of(name), []).append(Span(start, start + size))
@@ -146,6 +153,7 @@ def blocks(layout: Layout, parts: int, seed: int = 0) -> Partition:
     >>> blocks(Layout(("weight",), ((64, 3),)), 4, seed=0).sizes
     (48, 48, 48, 48)
     """
+    _check_layout(layout, seed)
     _check_count(parts, layout.size, f"the model has {layout.size} columns")
     count = parts * max(1, min(16, layout.size // parts))
     cuts = [layout.size * block // count for block in range(count + 1)]
@@ -224,6 +232,27 @@ def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
     return tuple(merged)
 
 
+def _spans(parts: Any, local: Any) -> Iterator[tuple[int, int]]:
+    """All spans, which must be pairs of whole numbers."""
+    for part in (*parts, local) if isinstance(parts, tuple | list) else (parts,):
+        for span in part if isinstance(part, tuple | list) else (part,):
+            try:
+                start, stop = span
+            except (TypeError, ValueError):
+                raise ValueError(
+                    f"parts hold {shown(span)}: give each as a tuple of partavg.Span(start, stop)"
+                ) from None
+            check_whole("a span's start", start)
+            check_whole("a span's stop", stop)
+            yield start, stop
+
+
+def _check_layout(layout: Layout, seed: int) -> None:
+    check_kind("layout", layout, Layout, "a partavg.Layout")
+    check_whole("seed", seed)
+
+
 def _check_count(parts: int, most: int, why: str) -> None:
+    check_whole("parts", parts)
     if not 1 <= parts <= most:
         raise ValueError(f"cannot fill {parts} parts: {why}; use 1 to {most} parts")

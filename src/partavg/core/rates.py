@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
+from partavg.core.arguments import check_number, check_whole
 from partavg.registry import Names
+from partavg.sentences import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +27,15 @@ class StepDecay:
     factor: float = 0.1
 
     def __post_init__(self) -> None:
+        _check_base(self.base)
+        check_whole("warmup", self.warmup, 0)
+        check_number("factor", self.factor)
         if not self.factor > 0:
             raise ValueError(f"factor {self.factor} stops training: use a factor above 0")
+        if not isinstance(self.at, tuple | list):
+            raise ValueError(f"decays at {shown(self.at)}: give their steps, like (100, 150)")
+        for step in self.at:
+            check_whole("a decay at step", step)
         if list(self.at) != sorted(self.at) or min(self.at, default=0) < 0:
             raise ValueError(f"decays at steps {list(self.at)}: name them in rising order")
 
@@ -50,6 +59,10 @@ class Cosine:
     floor: float = 0.0
 
     def __post_init__(self) -> None:
+        _check_base(self.base)
+        check_whole("steps", self.steps, 1)
+        check_whole("warmup", self.warmup, 0)
+        check_number("floor", self.floor)
         if not 0 <= self.floor <= 1:
             raise ValueError(f"floor {self.floor} is outside [0, 1]: it is a share of the rate")
 
@@ -59,6 +72,12 @@ class Cosine:
             return self.base * _climb(step, self.warmup)
         gone = (step - 1 - self.warmup) / max(1, self.steps - self.warmup)
         return self.base * (self.floor + (1 - self.floor) * (1 + math.cos(math.pi * gone)) / 2)
+
+
+def _check_base(base: float) -> None:
+    check_number("a learning rate of", base)
+    if base < 0:
+        raise ValueError(f"a learning rate of {base} climbs the loss: use a number from 0")
 
 
 def _climb(step: int, warmup: int) -> float:

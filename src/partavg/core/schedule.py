@@ -1,10 +1,15 @@
 """Which parts are averaged after which step."""
 
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
+from partavg.core.arguments import check_whole
 from partavg.core.seeds import fold
+from partavg.sentences import shown
+
+_MOST = 12  # numbers of parts that an error lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +36,28 @@ class Schedule:
     multiples: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        check_whole("interval", self.interval)
+        check_whole("parts", self.parts)
+        check_whole("start", self.start, 0)
+        if self.shuffle is not None:
+            check_whole("shuffle", self.shuffle)
         if self.interval < 1:
             raise ValueError(f"interval {self.interval} is below 1: use 1 for synchronous SGD")
         if self.parts < 1 or self.interval % self.parts:
-            divisors = [str(p) for p in range(1, self.interval + 1) if self.interval % p == 0]
-            choices = " or ".join(filter(None, [", ".join(divisors[:-1]), divisors[-1]]))
             raise ValueError(
                 f"interval {self.interval} cannot be cut into {self.parts} parts: "
-                f"parts must divide the interval; use {choices}"
+                f"parts must divide the interval; use {_divisors(self.interval)}"
+            )
+        self._check_multiples()
+
+    def _check_multiples(self) -> None:
+        if not isinstance(self.multiples, tuple | list):
+            raise ValueError(f"multiples {shown(self.multiples)}: give a number for each part")
+        for multiple in self.multiples:
+            check_whole("multiple", multiple, 1)
+        if len(self.multiples) not in (0, self.parts):
+            raise ValueError(
+                f"{len(self.multiples)} multiples for {self.parts} parts: give one for each part"
             )
 
     @classmethod
@@ -58,6 +77,7 @@ class Schedule:
 
     def __call__(self, step: int) -> tuple[int, ...]:
         """The parts due after step 1, 2, …: none or one."""
+        check_whole("step", step)
         averaging, early = divmod(step - self.start, self.interval // self.parts)
         if early:
             return ()
@@ -73,3 +93,12 @@ class Schedule:
     def cycle_ends(self, step: int) -> bool:
         """Whether a cycle is complete after a step."""
         return step > self.start and (step - self.start) % self.interval == 0
+
+
+def _divisors(interval: int) -> str:
+    """The numbers of parts that divide an interval, or the smallest of them, in words."""
+    few = islice((p for p in range(1, min(interval, 10**4) + 1) if interval % p == 0), _MOST + 1)
+    known = [str(parts) for parts in few]
+    if len(known) > _MOST or interval > 10**4:
+        return f"{', '.join(known[:_MOST])}, …"
+    return " or ".join(filter(None, [", ".join(known[:-1]), known[-1]]))

@@ -5,6 +5,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from partavg.core.arguments import check_kind
 from partavg.data import (
     cifar10,
     cifar100,
@@ -17,7 +18,7 @@ from partavg.data import (
 from partavg.data.dataset import Dataset
 from partavg.data.root import root as data_root
 from partavg.data.source import Source
-from partavg.registry import Names
+from partavg.registry import Names, mismatch
 
 _MODULES: dict[str, ModuleType] = {
     "cifar10": cifar10,
@@ -43,10 +44,15 @@ SOURCES: dict[str, Source] = {
 """The files that do not come with the package."""
 
 
-def load_dataset(name: str, root: Path | None = None, **options: Any) -> Dataset:
+def load_dataset(name: str, root: str | Path | None = None, **options: Any) -> Dataset:
     """A dataset by name, from its files under `root` (see docs/data.md for the default).
 
     >>> load_dataset("fashion_subset").shape
     (1, 28, 28)
     """
-    return DATASETS.find(name)(data_root(root), **options)
+    if root is not None:
+        check_kind("root", root, str | Path, "the path of a folder")
+    load, folder = DATASETS.find(name), data_root(None if root is None else Path(root))
+    if problem := mismatch(load, folder, **options):
+        raise ValueError(f"data {name!r} cannot be loaded so: {problem}")
+    return load(folder, **options)

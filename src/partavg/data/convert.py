@@ -11,6 +11,7 @@ from partavg.data import read
 from partavg.data.arrays import tensor_of
 from partavg.data.rows import Key
 from partavg.data.samples import Samples
+from partavg.sentences import shown
 
 Columns = str | int | Sequence[str] | Sequence[int]
 """The name, or the place, of a column; a list of them where there are several."""
@@ -40,6 +41,8 @@ def as_samples(
     >>> list(as_samples(columns).inputs), as_samples(columns, inputs="ids").inputs.shape
     (['ids', 'mask'], torch.Size([3, 5]))
     """
+    if not isinstance(dtype, torch.dtype | None):
+        raise ValueError(f"dtype {shown(dtype)} is none: give torch's, like torch.float32")
     chosen = inputs is not None or targets is not None
     if isinstance(given, Samples) and not chosen and given.of_tensors:
         given.check()
@@ -92,7 +95,14 @@ def _choice(
 def _listed(columns: Columns | None) -> list[Key]:
     if columns is None:
         return []
-    return [columns] if isinstance(columns, str | int) else list(columns)
+    listed = [columns] if isinstance(columns, str | int) else columns
+    if not isinstance(listed, list | tuple) or not all(
+        isinstance(key, str | int) for key in listed
+    ):
+        raise ValueError(
+            f"column {shown(columns)} is none: give a name or a place, or a list of them"
+        )
+    return list(listed)
 
 
 def _side(columns: Mapping[Key, Any], keys: Columns, what: str, dtype: torch.dtype | None) -> Any:

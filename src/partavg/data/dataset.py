@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from partavg.core.arguments import check_whole
 from partavg.core.inputs import Inputs
 from partavg.data.convert import as_samples
 from partavg.data.ids import numbered_alike
@@ -49,9 +50,16 @@ class Dataset(_Fields):
     ) -> "Dataset":
         """Look at what is given, and make samples of it."""
         who, tested = numbered_alike(writers, test_writers)
-        return super().__new__(
-            cls, _samples(train, "training"), _samples(test, "test"), classes, who, tested
-        )
+        if classes is not None:
+            classes = check_whole("classes", classes, 0)
+        samples = _samples(train, "training"), _samples(test, "test")
+        for what, ids, owned in zip(("", "test_"), (who, tested), samples, strict=True):
+            if ids is not None and len(ids) != owned.size:
+                raise ValueError(
+                    f"{what}writers has {len(ids)} entries for {owned.size} samples: say of each "
+                    f"sample whose it is"
+                )
+        return super().__new__(cls, *samples, classes, who, tested)
 
     @property
     def shape(self) -> Any:

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from partavg.core.arguments import check_choice
 from partavg.data.memory import free_on, readable
 from partavg.data.samples import Samples
 
@@ -28,8 +29,7 @@ def gather_from(samples: Samples, device: torch.device, store: str = "auto") -> 
 
 def chosen_store(samples: Samples, device: torch.device, store: str) -> str:
     """Where samples go: "auto" leaves those in host memory that would fill half of a GPU's."""
-    if store not in get_args(Store):
-        raise ValueError(f"store {store!r} is not known: use {', '.join(get_args(Store))}")
+    check_choice("store", store, get_args(Store))
     if store != "auto":
         return store
     free = free_on(device)

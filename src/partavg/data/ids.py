@@ -66,6 +66,8 @@ def numbered_alike(one: Any, other: Any) -> tuple[Int[Tensor, "n"] | None, Int[T
 def how_many(given: Any) -> int:
     """The number of samples that some labels, or any targets, are of."""
     try:
+        if isinstance(given, str | bytes | dict):
+            raise TypeError
         return len(given)
     except TypeError:
         raise ValueError(

@@ -7,8 +7,10 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
+from partavg.core.arguments import check_choice, check_flag, check_kind, check_whole
 from partavg.core.seeds import bits24, fold
 from partavg.kernels.backend import uses_triton
+from partavg.sentences import shown
 
 Normalize = Literal["channel", "pixel", "none"]
 
@@ -33,6 +35,19 @@ class Images:
     crop: int = 0
     flip: bool = False
 
+    def __post_init__(self) -> None:
+        for name in ("mean", "deviation"):
+            given = getattr(self, name)
+            check_kind(name, given, Tensor, "a tensor of floating point")
+            if not given.is_floating_point() or not given.numel() or not given.isfinite().all():
+                raise ValueError(f"{name} {shown(given)} is not of finite numbers: give such")
+        if not bool((self.deviation > 0).all()):
+            raise ValueError(f"deviation {shown(self.deviation)}: give numbers above 0")
+        check_whole("crop", self.crop)
+        check_flag("flip", self.flip)
+        if self.crop < 0:
+            raise ValueError(f"crop {self.crop} is below 0: it is the width of the padding")
+
     @classmethod
     def fit(
         cls,
@@ -49,11 +64,9 @@ class Images:
                 f"images of bytes are normalized, uint8 [n, channels, height, width], and these "
                 f"are {shape}: give such a tensor"
             )
-        if normalize not in get_args(Normalize):
-            known = ", ".join(get_args(Normalize))
-            raise ValueError(f"normalize {normalize!r} is not known: use {known}")
-        if crop < 0:
-            raise ValueError(f"crop {crop} is below 0: it is the width of the padding")
+        if not images.numel():
+            raise ValueError(f"there are no images in {list(images.shape)}: give some")
+        check_choice("normalize", normalize, get_args(Normalize))
         if normalize == "none":
             mean, deviation = torch.zeros(1), torch.full((1,), 255.0)
         else:
@@ -68,6 +81,10 @@ class Images:
         self, images: UInt8[Tensor, "*m n c h w"], keys: Int[Tensor, "*m"] | None = None
     ) -> Float[Tensor, "*m n c h w"]:
         """Normalize; augment as well where keys are given."""
+        if not isinstance(images, Tensor) or images.dtype != torch.uint8 or images.ndim < 4:
+            raise ValueError(
+                f"images {shown(images)} are not of bytes: give uint8 [n, channels, height, width]"
+            )
         augments = keys is not None and (self.crop or self.flip)
         if keys is not None and augments and images.ndim == 5 and uses_triton(images):
             from partavg.kernels.images import augment

@@ -1,6 +1,8 @@
 """Which worker owns which samples: drawn from labels, or from numbers of samples."""
 
+import math
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -8,12 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from partavg.core.arguments import check_flag, check_whole
 from partavg.core.seeds import fold
 from partavg.data.clients import by_client, writer
 from partavg.data.ids import class_labels, how_many
 from partavg.data.ownership import Split, check_workers
 from partavg.data.saved_split import saved
 from partavg.registry import Names
+from partavg.sentences import shown
 
 _TRIES = 1000
 
@@ -48,7 +52,7 @@ def by_quantity(
     generator = _generator(seed)
     order = generator.permutation(count)
     rest = count - workers * minimum
-    more = np.cumsum(generator.dirichlet(np.full(workers, alpha)))[:-1] * rest
+    more = np.cumsum(generator.dirichlet(np.full(workers, float(alpha))))[:-1] * rest
     cuts = np.arange(1, workers) * minimum + more.astype(int)
     return [_owned([part]) for part in np.split(order, cuts)]
 
@@ -75,6 +79,7 @@ def dirichlet(
     known = class_labels(labels)
     check_workers(len(known), workers, minimum)
     _check_alpha(alpha)
+    check_flag("balanced", balanced)
     generator = _generator(seed)
     classes = [np.flatnonzero(known == c) for c in np.unique(known)]
     for _ in range(_TRIES):
@@ -98,6 +103,7 @@ def by_label(labels: Any, workers: int, seed: int, *, classes: int = 2, minimum:
     """
     known = class_labels(labels)
     check_workers(len(known), workers, minimum)
+    check_whole("classes", classes)
     names, counts = np.unique(known, return_counts=True)
     if not 1 <= classes <= len(names) or classes * workers < len(names):
         least = max(1, -(-len(names) // workers))
@@ -139,6 +145,7 @@ def shards(labels: Any, workers: int, seed: int, *, shards: int = 2) -> Split:
     """
     known = class_labels(labels)
     check_workers(len(known), workers)
+    check_whole("shards", shards)
     if not 1 <= shards <= len(known) // workers:
         raise ValueError(
             f"{workers} workers cannot own {shards} shards each of {len(known)} samples: "
@@ -153,6 +160,7 @@ def shards(labels: Any, workers: int, seed: int, *, shards: int = 2) -> Split:
 
 
 def _generator(seed: int) -> np.random.Generator:
+    check_whole("seed", seed)
     return np.random.default_rng(fold(seed, "split"))
 
 
@@ -171,7 +179,7 @@ def _deal(
     owned: list[list[NDArray[np.int64]]] = [[] for _ in range(workers)]
     counts = np.zeros(workers)
     for samples in classes:
-        shares = generator.dirichlet(np.full(workers, alpha))
+        shares = generator.dirichlet(np.full(workers, float(alpha)))
         if balanced and (shares * (counts < full)).sum() > 0:
             shares = shares * (counts < full)
         cuts = (np.cumsum(shares / shares.sum())[:-1] * len(samples)).astype(int)
@@ -182,9 +190,9 @@ def _deal(
 
 
 def _check_alpha(alpha: Any) -> None:
-    if not isinstance(alpha, int | float) or not 0 < alpha < float("inf"):
+    if not isinstance(alpha, Real) or isinstance(alpha, bool) or not 0 < float(alpha) < math.inf:
         raise ValueError(
-            f"alpha {alpha} is not a number above 0: 0.1 is very uneven, 100 nearly even"
+            f"alpha {shown(alpha)} is not a number above 0: 0.1 is very uneven, 100 nearly even"
         )
 
 

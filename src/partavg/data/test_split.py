@@ -1,6 +1,6 @@
 """Test samples for each client, like its training samples."""
 
-from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -8,35 +8,36 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from partavg.core.arguments import check_whole
 from partavg.core.seeds import fold
-from partavg.data.ids import class_labels, client_ids, how_many, numbered_alike
+from partavg.data.ids import class_labels, numbered_alike
 from partavg.data.ownership import Split, checked_split
 
 Counts = NDArray[np.int64]
 """Samples of each client and class [clients, classes]."""
 
 
-def split_alike(labels: Any, split: Any, test_labels: Any, seed: int = 0) -> Split:
+def split_alike(labels: Any, split: Sequence[Any], test_labels: Any, seed: int = 0) -> Split:
     """Deal test samples out, each class in the proportions in which clients own it in training.
 
     Every client gets at least one sample of a class that it owns, as long as there are enough. A
-    class that nobody owns is dealt to nobody. Samples without classes, whose targets are numbers or
-    several, are dealt by how many training samples clients own. Labels and the `split` of the
-    training samples may be tensors, arrays or lists.
+    class that nobody owns is dealt to nobody. Samples without classes are dealt by how many
+    training samples clients own.
 
     >>> labels, test_labels = torch.arange(100) % 2, torch.arange(20) % 2
     >>> split = [torch.arange(0, 100, 2), torch.arange(1, 100, 2)]  # a class each
     >>> [test_labels[own].tolist() for own in split_alike(labels, split, test_labels)]
     [[0, 0, 0, 0, 0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]]
     """
-    known, tested = _classes(labels, test_labels)
+    known, tested = _numbered(_classes(labels), _classes(test_labels))
+    check_whole("seed", seed, 0)
+    split = checked_split(split, len(known))
     width = int(max(known.max(initial=0), tested.max(initial=0))) + 1
-    owners = checked_split(split, len(known), may_be_empty=True)
-    owned = np.stack([np.bincount(known[own.numpy()], minlength=width) for own in owners])
+    owned = np.stack([np.bincount(known[own.cpu().numpy()], minlength=width) for own in split])
     dealt = _shares(owned, np.bincount(tested, minlength=width))
     _fill_(dealt, owned)
     generator = np.random.default_rng(fold(seed, "test split"))
-    found: list[list[NDArray[np.int64]]] = [[] for _ in owners]
+    found: list[list[NDArray[np.int64]]] = [[] for _ in split]
     for label in range(width):
         samples = generator.permutation(np.flatnonzero(tested == label))
         pieces = np.split(samples, np.cumsum(dealt[:, label]))  # and what nobody gets
@@ -45,43 +46,45 @@ def split_alike(labels: Any, split: Any, test_labels: Any, seed: int = 0) -> Spl
     return [torch.from_numpy(np.sort(np.concatenate(own))) for own in found]
 
 
-def split_by_owner(owners: Any, split: Any, test_owners: Any) -> Split:
+def split_by_owner(owners: Any, split: Sequence[Any], test_owners: Any) -> Split:
     """Give each test sample to the client that owns most training samples of the same owner.
 
-    Owners are numbers or names of persons or devices, as of femnist's writers. What is of an owner
-    that no client knows goes to nobody.
+    Owners are numbers of persons or devices, as of femnist's writers. What is of an owner that no
+    client knows goes to nobody.
 
     >>> writers, split = torch.tensor([5, 5, 7, 8]), [torch.tensor([0, 1, 2]), torch.tensor([3])]
     >>> split_by_owner(writers, split, torch.tensor([8, 7, 9, 5]))
     [tensor([1, 3]), tensor([0])]
     """
-    known, tested = numbered_alike(client_ids(owners), client_ids(test_owners))
-    assert known is not None
-    assert tested is not None
-    clients = checked_split(split, len(known), may_be_empty=True)
+    numbers, tested = numbered_alike(owners, test_owners)
+    if numbers is None or tested is None:
+        raise ValueError("owners or test_owners are None: say whose each sample is")
+    known, split = numbers.numpy(), checked_split(split, len(numbers))
     most: dict[int, tuple[int, int]] = {}
-    for client, own in enumerate(clients):
-        for owner, count in Counter(known[own].tolist()).items():
-            if count > most.get(owner, (0, 0))[0]:
-                most[owner] = count, client
-    who = torch.tensor([most.get(owner, (0, -1))[1] for owner in tested.tolist()])
-    return [(who == client).nonzero().flatten() for client in range(len(clients))]
+    for client, own in enumerate(split):
+        for owner, count in zip(
+            *np.unique(known[own.cpu().numpy()], return_counts=True), strict=True
+        ):
+            if int(count) > most.get(int(owner), (0, 0))[0]:
+                most[int(owner)] = int(count), client
+    client_of = [most.get(owner, (0, -1))[1] for owner in tested.tolist()]
+    clients = torch.tensor(client_of, dtype=torch.long)
+    return [(clients == client).nonzero().flatten() for client in range(len(split))]
 
 
-def _classes(labels: Any, test_labels: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The class of each sample, numbered from 0; one for all where there are none."""
-    if not (_are_classes(labels) and _are_classes(test_labels)):
-        return np.zeros(how_many(labels), np.int64), np.zeros(how_many(test_labels), np.int64)
-    known, tested = class_labels(labels), class_labels(test_labels)
+def _classes(labels: Any) -> NDArray[np.int64]:
+    """The class of each sample; one for all where there are none."""
+    if isinstance(labels, Tensor) and (labels.ndim > 1 or labels.is_floating_point()):
+        return np.zeros(len(labels), np.int64)
+    return class_labels(labels)
+
+
+def _numbered(
+    known: NDArray[np.int64], tested: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Classes counted from 0, whatever their labels: -1 and 1, or very large ones."""
     _, numbers = np.unique(np.concatenate([known, tested]), return_inverse=True)
     return numbers[: len(known)], numbers[len(known) :]
-
-
-def _are_classes(labels: Any) -> bool:
-    """Whether targets could be classes: numbers with a point, and several per sample, are not."""
-    if isinstance(labels, Tensor):
-        return labels.ndim == 1 and not labels.is_floating_point()
-    return not isinstance(labels, np.ndarray) or (labels.ndim == 1 and labels.dtype.kind != "f")
 
 
 def _shares(owned: Counts, available: NDArray[np.int64]) -> Counts:

@@ -17,6 +17,7 @@ from partavg.engines.model import RowModel
 from partavg.engines.vmapped import Vmapped
 from partavg.kernels.backend import without_triton
 from partavg.registry import check_name
+from partavg.sentences import reason, shown
 
 EngineName = Literal["auto", "looped", "vmapped", "fused"]
 _FEW, _MANY = 2, 16  # rows to try a loop and a pass on
@@ -87,8 +88,8 @@ def choose(
                 try:
                     fitting = _fitting(choice, model, few, batch, expected)
                 except Exception as error:  # what float32 can, a faster precision may not
-                    text = (str(error).strip() or type(error).__name__).splitlines()[0]
-                    fitting, why = None, f"engine fused cannot run this model in {wanted}: {text}"
+                    fitting = None
+                    why = f"engine fused cannot run this model in {wanted}: {reason(error)}"
                 if fitting is not None:
                     return fitting
             if name == "fused":
@@ -110,12 +111,16 @@ def check_engine(
 ) -> None:
     """Refuse what is no engine, no number of workers or no precision."""
     if not isinstance(deterministic, bool):
-        raise ValueError(f"deterministic = {deterministic!r} is not known: use True or False")
-    check_name("engine", str(name), get_args(EngineName))
-    check_name("precision", str(precision), get_args(Precision))
+        raise ValueError(f"deterministic = {shown(deterministic)} is not known: use True or False")
+    for what, given, known in (
+        ("engine", name, get_args(EngineName)),
+        ("precision", precision, get_args(Precision)),
+    ):
+        check_name(what, given if isinstance(given, str) else shown(given), known)
     if isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 0:
         raise ValueError(
-            f"chunk = {chunk!r} is no number of workers: use 1 or more, or 0 to leave it to partavg"
+            f"chunk = {shown(chunk)} is no number of workers: use 1 or more, or 0 to leave it to "
+            f"partavg"
         )
 
 
@@ -142,7 +147,7 @@ def _problem(name: EngineName, model: RowModel, few: Rows, batch: Batch, expecte
             return ""
         why = "its gradients differ from looped"
     except Exception as error:  # whatever it is, looped can do it
-        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        why = reason(error)
     return f"engine {name} cannot run this model: {why}"
 
 

@@ -14,7 +14,7 @@ from partavg.core.loop import Record, unwatched
 from partavg.data.samples import Samples
 from partavg.metrics.metric import Metric, Row, Value
 from partavg.metrics.moment import Moment, due
-from partavg.metrics.table import METRICS, is_extra
+from partavg.metrics.table import METRICS, OF_CLIENTS, is_extra
 from partavg.scores.classes import accuracy
 from partavg.scores.score import MetricFailed, Score, Unmeasurable
 
@@ -98,6 +98,34 @@ class Meter:
             _try(simulation, options, test, scores)
         device = simulation.workers.params.device
         self._lap = Stopwatch(self.timings, device) if options.timings else unwatched
+
+    def check_measured(self, key: str, asked_by: str) -> None:
+        """Raise a ValueError if no row will have the metric that something goes by."""
+        if reason := self._unmeasured(key):
+            raise ValueError(
+                f"{asked_by} goes by {key!r}, which this run does not measure: {reason}"
+            )
+
+    def _unmeasured(self, key: str) -> str:
+        """Why no row has a metric; empty if rows have it."""
+        now, known = self._now, {metric.key: metric for metric in self._metrics}
+        if key not in known or known[key].when == "end":
+            rows = [metric.key for metric in self._metrics if metric.better != "neither"]
+            return f"use one like {', '.join(k for k in rows if known[k].when != 'end')}"
+        if known[key].sums or key == "test_loss":
+            if now.test is None:
+                return "give test samples"
+            if self._simulation.local:
+                return "with local parameters nobody has the averaged model; use clients_accuracy"
+        if key in OF_CLIENTS and not (now.test_split and self._options.clients_every):
+            return "give the test samples of each client (test_split, metrics.clients_every)"
+        view = key.removeprefix("accuracy_")
+        if view != key and not is_extra(key) and view not in self._options.local_accuracy:
+            return f"name {view} in metrics.local_accuracy"
+        if now.test and not is_extra(key) and "accuracy" in key:
+            few = self._simulation.evaluate_worker(0, now.test.some(slice(_FEW)))
+            return "" if few.accuracy is not None else "outputs and targets are no classes"
+        return ""
 
     def watch(self, phase: str) -> None:
         """Follow the training loop through its phases."""

@@ -9,6 +9,7 @@ from typing import Any
 from partavg.config import Component
 from partavg.metrics.metric import Metric
 from partavg.registry import Names, mismatch
+from partavg.sentences import shown
 
 _TAKEN = frozenset({"step", "steps", "scale", "stage", "part", "clients", "away", "sent",
                     "received", "seconds_per_exchange", "ranks"})  # fmt: skip
@@ -64,6 +65,8 @@ class MetricNames(Names[Metric]):
         """
         if isinstance(wanted, str):
             raise ValueError(f"metrics {wanted!r} are no list: use [{wanted!r}]")
+        if not isinstance(wanted, list | tuple | Mapping):
+            raise ValueError(f"metrics {shown(wanted)} are no list: give names or functions in one")
         if isinstance(wanted, Mapping):
             listed = [
                 _with_options(self._of(thing, key), {"key": key}) for key, thing in wanted.items()

@@ -1,11 +1,11 @@
 """Where the metrics of a run go while it goes on, and which of these places a recipe can name."""
 
-import reprlib
 from collections.abc import Callable, Iterable, Mapping
 
 from partavg.config import Component, Metrics
 from partavg.config_toml import components
 from partavg.registry import Names, mismatch
+from partavg.sentences import shown
 from partavg.sinks.mlflow import MLflow
 from partavg.sinks.sink import Sink, SinkLike, as_sink
 from partavg.sinks.tensorboard import TensorBoard
@@ -32,9 +32,8 @@ def sinks_of(things: Iterable[SinkLike]) -> list[Sink]:
     >>> [type(sink).__name__ for sink in sinks_of([rows.append, "tensorboard"])]
     ['Call', 'TensorBoard']
     """
-    if isinstance(things, str | Mapping) or not isinstance(things, Iterable):
-        shown = reprlib.repr(things)
-        raise ValueError(f"sinks = {shown} is no list: write sinks=[{shown}]")
+    if not isinstance(things, list | tuple):
+        raise ValueError(f"sinks = {shown(things)} is no list: write sinks=[{shown(things)}]")
     return [_sink(thing) for thing in things]
 
 

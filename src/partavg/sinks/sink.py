@@ -1,7 +1,6 @@
 """Where the metrics of a run go while it goes on: one protocol, and what calls it."""
 
 import errno
-import reprlib
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 from partavg.metrics.meter import Diverged
 from partavg.metrics.metric import Metric, Row
 from partavg.registry import mismatch
+from partavg.sentences import shown
 
 _LONGEST = 400  # letters of what another tool says of its failure
 
@@ -103,7 +103,7 @@ def as_sink(thing: object) -> Sink:
         return thing
     if not callable(thing):
         raise ValueError(
-            f"{reprlib.repr(thing)} is no sink: give an object with the functions begin, take and "
+            f"{shown(thing)} is no sink: give an object with the functions begin, take and "
             f"end, or a function of a row"
         )
     if problem := mismatch(thing, {}):

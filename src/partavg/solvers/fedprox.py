@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from partavg.core.abilities import Abilities, abilities
+from partavg.core.arguments import check_kind, check_number
 from partavg.core.layout import Layout
 from partavg.core.solver import Solver, State, Step, Sync
 from partavg.solvers.drift import ANCHOR, anchored
@@ -27,6 +28,8 @@ class FedProx:
     base: Solver = field(default_factory=SGD)
 
     def __post_init__(self) -> None:
+        check_number("mu", self.mu)
+        check_kind("base", self.base, Solver, "a solver, like partavg.SGD()")
         if self.mu < 0:
             raise ValueError(f"mu {self.mu} pushes workers apart: use 0 or more")
 

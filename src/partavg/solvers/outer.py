@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from partavg.core.abilities import Abilities, abilities, below, name_of
+from partavg.core.arguments import check_kind, check_number
 from partavg.core.layout import Layout
 from partavg.core.solver import Solver, State, Step, Sync
 from partavg.solvers.adam import Adam, adamw
@@ -36,6 +37,10 @@ class Outer:
     base: Solver = field(default_factory=SGD)
 
     def __post_init__(self) -> None:
+        check_number("an outer lr of", self.lr)
+        check_number("keep", self.keep)
+        for name in ("optimizer", "base"):
+            check_kind(name, getattr(self, name), Solver, "a solver, like partavg.SGD()")
         if not self.lr > 0:
             raise ValueError(f"an outer lr of {self.lr} stops training: use a number above 0")
         if below(self.optimizer) is not None:

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from partavg.core.abilities import Abilities
+from partavg.core.arguments import check_kind
 from partavg.core.layout import Layout
 from partavg.core.solver import State, Step, Sync
 from partavg.solvers.drift import ANCHOR, anchored, corrected_step_, correcting, mean_gradient
@@ -27,6 +28,9 @@ class SCAFFOLD:
     """
 
     base: SGD = field(default_factory=SGD)
+
+    def __post_init__(self) -> None:
+        check_kind("base", self.base, SGD, "partavg.SGD(…)")
 
     @property
     def abilities(self) -> Abilities:

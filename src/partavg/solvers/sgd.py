@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from partavg.core.abilities import Abilities
+from partavg.core.arguments import check_choice, check_flag, check_number
 from partavg.core.layout import Layout
 from partavg.core.solver import State, Step, Sync
 from partavg.kernels.backend import uses_triton
@@ -39,14 +40,17 @@ momentum_at_averaging='local')
     momentum_at_averaging: MomentumAtAveraging = "local"
 
     def __post_init__(self) -> None:
+        check_number("momentum", self.momentum)
+        check_number("weight_decay", self.weight_decay)
+        check_flag("nesterov", self.nesterov)
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum {self.momentum} is outside [0, 1): 0.9 is usual")
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov needs momentum: set momentum, or nesterov = false")
         if self.weight_decay < 0:
             raise ValueError(f"weight_decay {self.weight_decay} is negative: use 0 for none")
-        _check_choice("decay", self.decay, get_args(Decay))
-        _check_choice(
+        check_choice("decay", self.decay, get_args(Decay))
+        check_choice(
             "momentum_at_averaging", self.momentum_at_averaging, get_args(MomentumAtAveraging)
         )
 
@@ -140,8 +144,3 @@ momentum_at_averaging='local')
     @property
     def _averages_momentum(self) -> bool:
         return self.momentum > 0 and self.momentum_at_averaging == "averaged"
-
-
-def _check_choice(field: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{field} {value!r} is not known: use {' or '.join(choices)}")

@@ -122,16 +122,6 @@ def _size(model: str | None, parameters: int | None) -> int:
     return PARAMETERS[model]
 
 
-def _shared(parameters: int, local: int) -> int:
-    """How many parameters are averaged."""
-    if not 0 <= local < parameters:
-        raise ValueError(
-            f"--local {local} of {parameters} parameters leaves none to average: use 0 to "
-            f"{parameters - 1}"
-        )
-    return parameters - local
-
-
 def _counted(name: str) -> int:
     """The trainable parameters of a model of the user's own, with its options as they are."""
     import torch
@@ -149,6 +139,16 @@ def _counted(name: str) -> int:
     with torch.device("meta"):  # numbers of no size
         model = create("model", parse({"model": {"name": name}}).model, *offered.values())
     return sum(tensor.numel() for tensor in model.parameters() if tensor.requires_grad)
+
+
+def _shared(parameters: int, local: int) -> int:
+    """How many parameters are averaged."""
+    if not 0 <= local < parameters:
+        raise ValueError(
+            f"--local {local} of {parameters} parameters leaves none to average: use 0 to "
+            f"{parameters - 1}"
+        )
+    return parameters - local
 
 
 def _steps(samples: int, batch: int, workers: int) -> int:

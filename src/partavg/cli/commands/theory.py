@@ -72,6 +72,11 @@ def theory(
         options.check_file(kept, ".json", force=force)
         found = recipes.load(recipe, overrides)
         config = comparing.chosen(found, scheme)
+        if config.averaging.local:
+            raise ValueError(
+                "averaging.local keeps parameters that are never averaged, and the theorems' "
+                "proofs do not cover them: ask without, by --set averaging.local=[]"
+            )
         full = create("data", config.data, root(data))
         budget = build.steps(config, full)
         if not 0 <= steps < budget:

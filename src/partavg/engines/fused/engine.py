@@ -58,7 +58,7 @@ class Fused:
         self._losses = vmap(model.criterion)
         self._recorded = Recorded(self._pass)
         self._ready = False
-        self._ticks = self._count_batches()
+        self._ticks, self._cumulative = self._count_batches()
 
     def __call__(
         self, params: Float[Tensor, "m d"], buffers: Float[Tensor, "m b"], batch: Batch
@@ -118,7 +118,9 @@ class Fused:
         """The losses of the rows and the gradient of each tensor; updates the buffers."""
         views = self._model.params.views(params)
         leaves = {name: view.detach().requires_grad_() for name, view in views.items()}
-        tensors = self._tensors(leaves, self._model.buffers.views(buffers))
+        kept = self._model.buffers.views(buffers)
+        counted = {n: self._model.native(n, kept[n]).to(params.dtype) for n in self._cumulative}
+        tensors = self._tensors(leaves, {**kept, **counted})
         if not isinstance(batch.inputs, Tensor):
             raise Uncovered("inputs of several tensors are not covered")
         outputs = self._program(batch.inputs, Rows(tensors, batch.keys, self._compute))
@@ -130,6 +132,8 @@ class Fused:
                 losses.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True
             )
         wait_for_side_stream(self._device)
+        for name in self._cumulative:
+            kept[name].round_()  # as native numbers are
         if self._ticks is not None:
             buffers += self._ticks
         return losses.detach(), list(grads)
@@ -156,16 +160,18 @@ class Fused:
                 found[name] = tensor.detach().expand(workers, *tensor.shape)
         return found
 
-    def _count_batches(self) -> Tensor | None:
-        """What a pass adds to BatchNorm's numbers of batches [1, b]."""
+    def _count_batches(self) -> tuple[Tensor | None, list[str]]:
+        """What a pass adds to BatchNorm's numbers of batches [1, b]; those that count in means."""
         layout = self._model.buffers
         ticks = torch.zeros(1, layout.size, dtype=self._model.dtype)
         views = layout.views(ticks[0])
         skeleton = self._model.skeleton
         layers = dict(skeleton.named_modules(remove_duplicate=False))
         names = {id(buffer): name for name, buffer in skeleton.named_buffers()}  # the first of each
+        cumulative = []
         for layer in (layers[name] for name in self._program.norms()):
             key = names.get(id(layer.num_batches_tracked))
             if key in views and layer.training:
                 views[key] += 1
-        return ticks.to(self._device) if ticks.any() else None
+                cumulative += [key] if layer.momentum is None else []
+        return ticks.to(self._device) if ticks.any() else None, cumulative

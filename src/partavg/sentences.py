@@ -1,0 +1,23 @@
+"""Pieces of the sentences that errors say."""
+
+import reprlib
+
+
+def shown(value: object) -> str:
+    """A value as a sentence names it: plain ones as they are, others by their name or their type.
+
+    >>> shown("0.1"), shown(len), shown([1, 2]), shown("a" * 100)
+    ("'0.1'", 'len', 'list', "'aaaaaaaaaaaa...aaaaaaaaaaaaa'")
+    """
+    if isinstance(value, str | bytes | int | float | complex | None):
+        return " ".join(reprlib.repr(value).split())
+    return str(getattr(value, "__name__", type(value).__name__))
+
+
+def reason(error: BaseException) -> str:
+    r"""The first line of what an error says, or its type where it says nothing.
+
+    >>> reason(RuntimeError("out of range\nat line 3")), reason(KeyError())
+    ('out of range', 'KeyError')
+    """
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

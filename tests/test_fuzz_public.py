@@ -1,0 +1,44 @@
+"""Whatever a public function is given, it works or says in one sentence why not."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.limits import seconds
+
+import partavg
+
+UNCALLED = {
+    "Abilities", "About", "Aggregate", "Comparison", "Discrepancy", "Diverged", "Evaluation",
+    "Metric", "Moment", "Record", "Results", "RunInfo", "Sink", "Solver", "Span", "Step", "Sync",
+}  # fmt: skip
+"""What users get, or write themselves; a Span is looked at by its Partition."""
+LATER = {"Samples", "attach"}
+"""Tested where they are: what `as_samples` makes, and what needs several processes."""
+
+
+@pytest.fixture(scope="module")
+def problems() -> dict[str, dict[str, str]]:
+    """In a process of its own: here the shapes of tensors are checked, there only by ourselves."""
+    root = Path(__file__).parents[1]
+    words = [sys.executable, root / "tests" / "fuzz.py"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=seconds(600), check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, dict[str, str]] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.slow
+def test_bad_input_is_refused_in_a_sentence(problems: dict[str, dict[str, str]]) -> None:
+    lines = [
+        f"{call}: {what}: {said}" for call, all_ in problems.items() for what, said in all_.items()
+    ]
+    assert not lines, "\n".join(lines)
+
+
+@pytest.mark.slow
+def test_every_public_name_is_tried(problems: dict[str, dict[str, str]]) -> None:
+    tried = {call.partition("(")[0].partition(".")[0].partition(" ")[0] for call in problems}
+    assert set(partavg.__all__) == tried | UNCALLED | LATER
