@@ -1,5 +1,8 @@
 """Test samples for each client, like its training samples."""
 
+from collections.abc import Callable
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -91,3 +94,33 @@ def test_who_shares_a_writer_is_tested_on_those_it_has_most_of() -> None:
     assert [own.tolist() for own in split_by_owner(writers, split, torch.tensor([3, 4]))] == [
         [], [0, 1],
     ]  # fmt: skip
+
+
+def test_labels_and_splits_of_any_kind() -> None:
+    labels, test = torch.tensor([-1, 9, -1, 9]), torch.tensor([9, -1])
+    split = [torch.tensor([0, 2]), torch.tensor([1, 3])]
+    wanted = [[1], [0]]
+    for known in (labels, labels.numpy(), labels.tolist()):
+        mask = [[True, False, True, False], [1, 3]]
+        for owned in (split, mask, [[0, 2], [1, 3]]):
+            found = split_alike(known, owned, test)
+            assert [own.tolist() for own in found] == wanted
+    by_name = split_by_owner(["ann", "bob", "ann", "bob"], split, np.array(["bob", "ann", "eve"]))
+    assert [own.tolist() for own in by_name] == wanted
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: split_alike([0, 1], [[0], [2]], [0]), "worker 1 owns sample 2, and there are 0"),
+        (lambda: split_alike(["a", "b"], [[0], [1]], ["a"]), "the labels are text"),
+        (lambda: split_alike(None, [[0]], [0]), "the labels"),
+        (lambda: split_alike(torch.zeros(2), [[0], [1]], 3), "give one for each sample"),
+        (lambda: split_alike([0, 1], "ab", [0]), "the split is 'ab'"),
+        (lambda: split_by_owner([0.5], [[0]], [0]), "the client ids are floating point"),
+        (lambda: split_by_owner([[1]], [[0]], [0]), "the client ids are of shape"),
+    ],
+)
+def test_what_cannot_be_dealt(call: Callable[[], object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        call()

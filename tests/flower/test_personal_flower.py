@@ -9,6 +9,7 @@ from tests.flower.federation import BASE, CLIENTS, PERIODIC, SOLVERS, federation
 from tests.outside import median, registered
 
 from partavg import checkpoint
+from partavg.backends.client_models import own_columns
 from partavg.flower.settings import Settings
 
 HEAD, NORM = '["4.*"]', '["1.*"]'
@@ -50,7 +51,7 @@ def test_a_federation_is_the_simulation(tmp_path: Path, case: str) -> None:
     torch.testing.assert_close(
         run.server.mirror.params[0, shared], common[shared], rtol=0, atol=1e-9
     )
-    own = made._own_columns("params")
+    own = own_columns(made.workers, made._current.plan, "params")
     seen = {client for row in rows for client in row["clients"]}
     for client in seen:
         mine = rows_of(tmp_path, client)["params"][0, ~shared]

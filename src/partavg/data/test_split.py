@@ -29,7 +29,7 @@ def split_alike(labels: Any, split: Sequence[Any], test_labels: Any, seed: int =
     >>> [test_labels[own].tolist() for own in split_alike(labels, split, test_labels)]
     [[0, 0, 0, 0, 0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]]
     """
-    known, tested = _classes(labels), _classes(test_labels)
+    known, tested = _numbered(_classes(labels), _classes(test_labels))
     check_whole("seed", seed, 0)
     split = checked_split(split, len(known))
     width = int(max(known.max(initial=0), tested.max(initial=0))) + 1
@@ -77,6 +77,14 @@ def _classes(labels: Any) -> NDArray[np.int64]:
     if isinstance(labels, Tensor) and (labels.ndim > 1 or labels.is_floating_point()):
         return np.zeros(len(labels), np.int64)
     return class_labels(labels)
+
+
+def _numbered(
+    known: NDArray[np.int64], tested: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Classes counted from 0, whatever their labels: -1 and 1, or very large ones."""
+    _, numbers = np.unique(np.concatenate([known, tested]), return_inverse=True)
+    return numbers[: len(known)], numbers[len(known) :]
 
 
 def _shares(owned: Counts, available: NDArray[np.int64]) -> Counts:
