@@ -17,12 +17,13 @@ demo: $(READY)
 
 # Coverage slows Python down, so only the tests of the mathematics are measured.
 MATHEMATICS := core solvers
+TESTS_OF_IT := $(MATHEMATICS:%=tests/%) tests/test_personal.py tests/backends/test_numbers.py
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
 test: $(READY)
-	$(PYTEST) $(MATHEMATICS:%=tests/%) $(MATHEMATICS:%=--cov=src/partavg/%) \
+	$(PYTEST) $(TESTS_OF_IT) $(MATHEMATICS:%=--cov=src/partavg/%) \
 		--cov-branch --cov-report= --cov-fail-under=95
-	$(PYTEST) $(MATHEMATICS:%=--ignore=tests/%)
+	$(PYTEST) $(TESTS_OF_IT:%=--ignore=%)
 
 test-fast: $(READY)  # what takes long is left out
 	$(PYTEST) -m 'not slow'
