@@ -1,9 +1,14 @@
 """Runs and comparisons of a user's own module, from Python."""
 
+import gc
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -254,6 +259,43 @@ def test_anything_can_be_compared(tmp_path: Path) -> None:
     assert found.run("strong").config["solver"]["mu"] == 1.0
 
 
+def test_simulations_are_let_go_of_before_the_next_is_made(tmp_path: Path) -> None:
+    made: list[weakref.ref[Simulation]] = []
+
+    def alone(schedule: Schedule, seed: int) -> Simulation:
+        assert not any(one() for one in made)
+        found = simulation(schedule, seed)
+        made.append(weakref.ref(found))
+        return found
+
+    gc.collect()
+    gc.disable()  # a GPU's memory does not wait for it
+    try:
+        partavg.compare(alone, 4, interval=2, test=TEST, every=2, out=tmp_path)
+    finally:
+        gc.enable()
+    assert len(made) == 3
+
+
+def test_models_that_draw_are_compared_with_those_that_do_not(tmp_path: Path) -> None:
+    class Noisy(nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return super().forward(input) * (1 + 0.1 * torch.rand(1))
+
+    def make(model: type[nn.Linear], seed: int) -> Simulation:
+        torch.manual_seed(seed)
+        split = partavg.iid(Y[:80], workers=4, seed=seed)
+        return Simulation(
+            model(4, 2), F.cross_entropy, (X[:80], Y[:80]), split, schedule=Schedule.partial(2),
+            lr=0.1, seed=seed, engine="auto",
+        )  # fmt: skip
+
+    with pytest.warns(UserWarning, match="different models"):
+        found = partavg.compare(make, 4, schemes={"plain": nn.Linear, "noisy": Noisy}, out=tmp_path)
+    assert not found.diverged
+    assert found.run("noisy").config["engine"]["name"] == "looped"
+
+
 def test_one_run_that_diverges_does_not_end_the_others(tmp_path: Path) -> None:
     def made(lr: float, seed: int) -> Simulation:
         return simulation(seed=seed, lr=lr)
@@ -284,11 +326,15 @@ def test_schemes_that_begin_apart_are_told(tmp_path: Path) -> None:
         ({"interval": 2, "schemes": {"a": 1}}, "give one of the two"),
         ({"schemes": ["periodic"]}, "is no dict of names"),
         ({"schemes": {"../x": 1}}, "cannot name a folder"),
-        ({"interval": 2, "seeds": 0}, "gives no run"),
+        ({"interval": 2, "seeds": []}, "gives no run"),
         ({"interval": 2, "seeds": [1, 1]}, "or one twice"),
         ({"interval": 0}, "interval 0 is below 1"),
-        ({"interval": 2, "every": 0}, "every = 0 makes no sense"),
-        ({"interval": 2, "until": 2.5}, "until = 2.5 makes no sense"),
+        ({"interval": 2, "every": 0}, "every = 0 is no whole number from 1"),
+        ({"interval": 2, "seeds": 2.5}, "seeds = 2.5 is no whole number from 1"),
+        ({"interval": 2, "seeds": None}, "seeds = None is no whole number from 1"),
+        ({"interval": 2, "seeds": [-1]}, "seed -1 is no whole number from 0"),
+        ({"interval": 2, "simulation": 3}, "3 is no function of a scheme and a seed"),
+        ({"interval": 2, "until": 2.5}, "until = 2.5 is no whole number from 1"),
         ({"interval": 2, "resume": True, "out": None}, "give out"),
         ({"interval": 2, "simulation": lambda schedule, seed: None}, "gave NoneType for scheme"),
     ],
@@ -297,6 +343,36 @@ def test_mistakes_are_told(tmp_path: Path, options: dict[str, Any], sentence: st
     given = {"simulation": simulation, "until": 4, "out": tmp_path / "x", **options}
     with pytest.raises(ValueError, match=sentence):
         partavg.compare(**given)
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: partavg.follow(simulation(), "10"), "until = '10' is no whole number"),
+        (lambda: partavg.follow(3, 10), "3 is no simulation"),
+        (lambda: partavg.follow(simulation(), 4, out=3), "out = 3 names no folder"),
+        (lambda: partavg.run(3), "recipe 3 is none"),
+        (lambda: partavg.run("demo", set=["a=1"]), "is no dict"),
+        (lambda: partavg.run("demo", scheme=3), "scheme 3 cannot name a folder"),
+    ],
+)
+def test_mistakes_in_types_are_told(call: Callable[[], Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        call()
+
+
+def test_policies_of_no_whole_numbers_are_told() -> None:
+    program = """
+import partavg
+for make in (lambda: partavg.Schedule.partial("4"), lambda: partavg.Participation(8, 2.5)):
+    try:
+        make()
+    except ValueError as error:
+        print(error)
+"""  # elsewhere, since here the tests check all types of the core themselves
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "interval '4' is no whole number" in said.stdout
+    assert "active 2.5 is no whole number" in said.stdout
 
 
 def test_threads_hear_no_signals_and_train_all_the_same() -> None:
@@ -309,8 +385,11 @@ def test_threads_hear_no_signals_and_train_all_the_same() -> None:
 
 def test_a_recipe_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"training.steps": 4, "training.workers": 4, "metrics.evaluate_every": 2}
+    settings |= {"averaging.shuffle": True, "metrics.local_accuracy": ("first",)}
     results = partavg.run("demo", scheme="periodic", set=settings, out=tmp_path / "run")
     assert results.summary["steps"] == 4
+    assert results.config["averaging"]["shuffle"] is True
+    assert results.config["metrics"]["local_accuracy"] == ["first"]
     assert results.config["averaging"]["parts"] == 1
     assert (tmp_path / "run" / "report.html").exists()
     with pytest.raises(ValueError, match="use force=True"):

@@ -123,7 +123,7 @@ def test_follow(capsys: pytest.CaptureFixture[str]) -> None:
     for _ in plain.train(30):
         pass
     assert torch.equal(plain.workers.params, trained.workers.params), "looking changes nothing"
-    with pytest.raises(ValueError, match="every = 0 makes no sense"):
+    with pytest.raises(ValueError, match="every = 0 is no whole number from 1"):
         partavg.follow(trained, 40, every=0)
 
 

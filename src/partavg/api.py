@@ -1,7 +1,7 @@
 """From Python, what the command line does: one run, or schemes and seeds side by side."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,18 +9,22 @@ from partavg import comparison
 from partavg.backends.simulate import Simulation
 from partavg.comparison import StartedRun
 from partavg.config import create
+from partavg.config_toml import assignment
 from partavg.core.schedule import Schedule
 from partavg.data.root import root
+from partavg.engines.choose import Choice
 from partavg.evaluation import Asked
 from partavg.folder import RunFolder, next_folder
 from partavg.notebook import Comparison, Results, Table, load_run, shown_here
 from partavg.outputs import check_page
 from partavg.recipe import load
 from partavg.recipe_run import Run
+from partavg.registry import mismatch
 from partavg.report.page import write_page
 from partavg.report.runs import gather
+from partavg.sentences import shown, whole_number
 from partavg.session import Diverged, Session, Stop
-from partavg.simulation_run import SimulationRun, TestSplit, in_python
+from partavg.simulation_run import SimulationRun, TestSplit, check_simulation, in_python
 from partavg.sinks import sinks_of
 from partavg.sinks.progress import Display
 from partavg.sinks.sink import Sink, SinkLike
@@ -61,7 +65,8 @@ def follow(
     end early, for example `Patience("accuracy", 5)`. `best` names a metric: the averaged model with
     its best value is kept in `out`, as best.pt.
     """
-    if simulation.workers.step >= until and not out:
+    check_simulation(simulation)
+    if simulation.workers.step >= whole_number(until, "until =", 0) and not out:
         return Table([], name)
     session = SimulationRun(
         simulation,
@@ -111,9 +116,12 @@ def compare(
     the usual three: periodic, partial and synchronous averaging. The rest is as for `follow`.
     """
     chosen = _schemes(schemes, interval)
-    numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-    if not numbers or len(set(numbers)) < len(numbers):
-        raise ValueError(f"seeds = {seeds!r} gives no run, or one twice: use 1 or more, each once")
+    numbers = _seeds(seeds)
+    if problem := mismatch(simulation, None, 0):
+        raise ValueError(
+            f"{shown(simulation)} is no function of a scheme and a seed that makes a simulation: "
+            f"{problem}"
+        )
     if resume and out is None:
         raise ValueError("resume=True goes on with runs in a folder: give out, their folder")
     path = Path(out) if out is not None else next_folder("compare")
@@ -128,32 +136,36 @@ def compare(
         check_page(path / "report.html", force=force)
     starts = _Starts()
     diverged: dict[str, str] = {}
+
+    def train(entry: StartedRun, display: Display) -> None:
+        made = simulation(chosen[entry.scheme], entry.seed)
+        starts.check(entry, made)
+        session = SimulationRun(
+            made,
+            until,
+            test=test,
+            test_split=test_split,
+            every=every,
+            metrics=metrics,
+            sinks=sinks,
+            out=entry.folder.path,
+            resume=resume,
+            force=force,
+            stop=stop,
+            best=best,
+        )
+        label = f"{entry.scheme} seed {entry.seed}" if len(numbers) > 1 else entry.scheme
+        if session.finished:
+            return
+        try:
+            _train(session, label, display, group=path.resolve().name)
+        except Diverged as error:
+            display.say(f"{label} diverged")
+            diverged[label] = str(error)
+
     with shown_here() as display:
         for entry in entries:
-            made = simulation(chosen[entry.scheme], entry.seed)
-            starts.check(entry, made)
-            session = SimulationRun(
-                made,
-                until,
-                test=test,
-                test_split=test_split,
-                every=every,
-                metrics=metrics,
-                sinks=sinks,
-                out=entry.folder.path,
-                resume=resume,
-                force=force,
-                stop=stop,
-                best=best,
-            )
-            label = f"{entry.scheme} seed {entry.seed}" if len(numbers) > 1 else entry.scheme
-            if session.finished:
-                continue
-            try:
-                _train(session, label, display, group=path.resolve().name)
-            except Diverged as error:
-                display.say(f"{label} diverged")
-                diverged[label] = str(error)
+            train(entry, display)  # what it made is let go of before the next is made
     report = write_page(path / "report.html", gather([path]))  # with the runs of before
     return Comparison(path, entries, report, diverged)
 
@@ -174,7 +186,11 @@ def run(
     `set={"averaging.interval": 8}` changes settings, `data` is the folder of datasets.
     """
     places = sinks_of(sinks)
-    found = load(recipe, [f"{key}={value}" for key, value in (set or {}).items()])
+    if not isinstance(recipe, str | Path):
+        raise ValueError(f"recipe {shown(recipe)} is none: give a file, a folder or a name")
+    if not isinstance(set, Mapping | None):
+        raise ValueError(f"set = {set!r} is no dict: write {{'averaging.interval': 8}}")
+    found = load(recipe, [assignment(key, value) for key, value in (set or {}).items()])
     config = comparison.chosen(found, scheme)
     folder = RunFolder(Path(out) if out else next_folder(Path(recipe).stem))
     samples = create("data", config.data, root(Path(data) if data else None))
@@ -184,6 +200,16 @@ def run(
         _train(session, found.name, display, places)
     write_page(folder.report_path, gather([folder.path]))
     return load_run(folder.path)
+
+
+def _seeds(given: Any) -> list[int]:
+    """The seeds to train with: so many from 0, or those given."""
+    if not isinstance(given, Iterable) or isinstance(given, str):
+        given = range(whole_number(given, "seeds =", 1))
+    found = [whole_number(seed, "seed", 0) for seed in given]
+    if not found or len(set(found)) < len(found):
+        raise ValueError(f"seeds = {given!r} gives no run, or one twice: use 1 or more, each once")
+    return found
 
 
 def _schemes(given: Mapping[str, Any] | None, interval: int | None) -> dict[str, Any]:
@@ -214,7 +240,7 @@ class _Starts:
 
     def __init__(self) -> None:
         self._known: dict[str, dict[str, dict[str, Any]]] = {}
-        self._engine: Any = None
+        self._engines: dict[object, Choice] = {}
 
     def check(self, entry: StartedRun, made: object) -> None:
         """Raise a ValueError for what is no simulation, or one that was trained with another seed.
@@ -226,9 +252,7 @@ class _Starts:
                 f"the function gave {type(made).__name__} for scheme {entry.scheme!r} and seed "
                 f"{entry.seed}, and not a partavg.Simulation: return one"
             )
-        if self._engine is None:
-            self._engine = made.engine
-        made.use(self._engine)
+        made.use(self._engines.setdefault(_kind(made), made.engine))
         own = made.settings
         seeds = self._known.setdefault(entry.scheme, {})
         for seed, other in seeds.items():
@@ -245,9 +269,15 @@ class _Starts:
                     f"the schemes begin with different {what} for seed {entry.seed}, so they "
                     f"differ in more than the scheme: use torch.manual_seed(seed) before the model "
                     f"is made",
-                    stacklevel=3,
+                    stacklevel=4,
                 )
                 return
+
+
+def _kind(made: Simulation) -> object:
+    """What simulations must have in common to be computed by one engine."""
+    model = made.settings["model"]
+    return model["name"], model["parameters"], model["dtype"], made.engine.draws
 
 
 def _train(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from partavg.metrics.metric import Better, Metric, Row
 from partavg.metrics.table import METRICS
 from partavg.registry import check_name
+from partavg.sentences import whole_number
 
 
 @dataclass(slots=True)
@@ -78,8 +79,7 @@ class Patience:
     _waited: int = field(default=0, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if isinstance(self.rows, bool) or not isinstance(self.rows, int) or self.rows < 1:
-            raise ValueError(f"patience of {self.rows!r} rows makes no sense: use 1 or more")
+        self.rows = whole_number(self.rows, "a patience of rows =", 1)
         if self.better not in (None, "higher", "lower"):
             raise ValueError(f"better = {self.better!r} is not known: use 'higher' or 'lower'")
         own = Best(self.metric, self.better) if self.better else None

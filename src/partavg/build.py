@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from partavg.backends.checks import device_of
 from partavg.backends.planner import check_needs, check_recut, partition_of, what_is_shared
 from partavg.backends.processes import Processes
 from partavg.backends.simulate import Simulation
@@ -28,12 +29,13 @@ from partavg.core.trial import check_abilities
 from partavg.data.batches import Batches
 from partavg.data.dataset import Dataset
 from partavg.data.images import Images
-from partavg.data.ownership import Split, checked_split
+from partavg.data.ownership import Split, checked_split, class_counts
 from partavg.data.samples import shapes
 from partavg.data.split import BY_CLIENT
 from partavg.data.test_split import split_alike, split_by_owner
 from partavg.engines.model import Loss, RowModel
 from partavg.own_code import where
+from partavg.sentences import reason
 from partavg.sinks import chosen
 
 _SCALED_TRAIN = 64  # samples per worker that a scaled run keeps at least
@@ -185,11 +187,9 @@ def test_split(config: Config, full: Dataset) -> Split:
 def label_counts(config: Config, full: Dataset) -> list[list[int]]:
     """How many training samples of each class each worker owns; none where there are no classes."""
     data = scaled(config, full)
-    labels = data.train.labels
-    if labels is None or not data.classes:
+    if not data.classes:
         return []
-    owned = split(config, data)
-    return [labels[samples].bincount(minlength=data.classes).tolist() for samples in owned]
+    return class_counts(data.train, split(config, data), data.classes)
 
 
 def simulation(
@@ -274,15 +274,10 @@ def device(config: Config, processes: Processes | None = None) -> torch.device:
             return torch.device(name)
     if processes and processes.size > 1 and name.startswith("cuda"):
         name = f"cuda:{processes.local_rank}"
-    try:
-        probe = torch.ones(1, device=name)
-        probe.item()
-        if probe.is_cuda and processes and processes.size > 1:
-            torch.cuda.set_device(probe.device)  # kernels and collectives go there by default
-        return torch.device(name)  # as it is called, so that a run can be resumed by that name
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"engine.device = {name!r} cannot be used: {reason}; use cpu") from None
+    found = device_of(name, "engine.device =")  # as it is called: a run is resumed by that name
+    if found.type == "cuda" and processes and processes.size > 1:
+        torch.cuda.set_device(found)  # kernels and collectives go there by default
+    return found
 
 
 def _lengths(config: Config, data: Dataset) -> Mapping[str, Fraction]:
@@ -320,11 +315,10 @@ def _check_fit(model: nn.Module, config: Config, data: Dataset) -> None:
         with torch.no_grad():
             found = loss(config)(call(model.eval(), seen), targets)
     except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(
             f"model.name = {config.model.name!r} cannot be trained on {config.data.name}, with "
             f"inputs {shapes(data.train.inputs, first=1)} and {_classes(data)}, by "
-            f"{config.loss.name}: {reason}{where(error)}"
+            f"{config.loss.name}: {reason(error)}{where(error)}"
         ) from error
     if not isinstance(found, Tensor) or found.ndim or not found.is_floating_point():
         shape = f"a tensor {list(found.shape)}" if isinstance(found, Tensor) else repr(found)

@@ -109,6 +109,7 @@ def chosen(recipe: Recipe, scheme: str | None) -> Config:
         scheme = "partial"
     if scheme is None:
         return recipe.config()
+    check_scheme_name(scheme)
     config = configured(recipe, scheme)
     check_taken(recipe, [scheme])
     return config

@@ -78,6 +78,15 @@ def override_(table: dict[str, Any], override: str) -> None:
     values[key] = value
 
 
+def assignment(key: str, value: Any) -> str:
+    """An override that gives a key a value of Python; a string may be any text of TOML.
+
+    >>> assignment("averaging.shuffle", True), assignment("averaging.local", ("head.*",))
+    ('averaging.shuffle=true', 'averaging.local=["head.*"]')
+    """
+    return f"{key}={value if isinstance(value, str) else _toml(value)}"
+
+
 def dump(config: Config) -> str:
     """The TOML text of a config; `parse` reads it back to an equal one."""
     return dump_sections({name: getattr(config, name) for name in get_type_hints(Config)})

@@ -13,7 +13,7 @@ from partavg.backends.simulate import Simulation
 from partavg.config import Checkpoints, Metrics
 from partavg.config_toml import dump_sections, flat_keys
 from partavg.data.convert import as_samples
-from partavg.data.ownership import Split, checked_split
+from partavg.data.ownership import Split, checked_split, class_counts
 from partavg.data.samples import Samples
 from partavg.data.test_split import split_alike
 from partavg.engines.choose import Choice
@@ -22,6 +22,7 @@ from partavg.folder import MADE_BY, RunFolder
 from partavg.metrics.meter import Meter
 from partavg.metrics.metric import Metric, Row
 from partavg.metrics.table import METRICS
+from partavg.sentences import shown, whole_number
 from partavg.session import Session, Stop
 from partavg.sinks import sinks_of
 from partavg.sinks.sink import SinkLike
@@ -56,9 +57,9 @@ class SimulationRun(Session):
         best: str = "",
         checkpoint_every: int = 100,
     ) -> None:
-        _check_count("until", until, least=1)
-        _check_count("every", every, least=1)
-        _check_count("checkpoint_every", checkpoint_every, least=0)
+        check_simulation(simulation)
+        until, every = whole_number(until, "until =", 1), whole_number(every, "every =", 1)
+        checkpoint_every = whole_number(checkpoint_every, "checkpoint_every =", 0)
         if stop is not None and not callable(stop):
             raise ValueError(
                 f"stop = {stop!r} is no function of a row: give one that says whether to stop, or "
@@ -110,7 +111,7 @@ class SimulationRun(Session):
         elif folder:
             folder.write_start(dump_sections(sections), _environment(simulation))
             folder.write_metrics(asked)
-            folder.write_split(_label_counts(simulation))
+            folder.write_split(class_counts(simulation.samples, simulation.split))
 
     @property
     def rows(self) -> list[Row]:
@@ -138,6 +139,12 @@ class SimulationRun(Session):
             self.finished = folder.finished and self.steps == steps
             if self.steps > steps:
                 folder.reopen(dump_sections(sections), self.step)
+
+
+def check_simulation(given: object) -> None:
+    """Raise a ValueError for what is no simulation."""
+    if not isinstance(given, Simulation):
+        raise ValueError(f"{shown(given)} is no simulation: give a partavg.Simulation")
 
 
 def _dealt(simulation: Simulation, test: Samples | None, given: TestSplit) -> Split | None:
@@ -168,8 +175,10 @@ def in_python() -> Iterator[None]:
 
 
 def _folder(out: str | Path | None, *, resume: bool, best: str) -> RunFolder | None:
-    if out is not None:
+    if isinstance(out, str | Path):
         return RunFolder(Path(out))
+    if out is not None:
+        raise ValueError(f"out = {out!r} names no folder: give a path")
     if resume:
         raise ValueError("resume=True goes on with a run in a folder: give out, its folder")
     if best:
@@ -210,17 +219,3 @@ def _stored_engine(folder: RunFolder, chosen: Choice) -> Choice:
     stored = flat_keys(folder.config_path.read_text(encoding="utf-8"))
     name, chunk = stored.get("engine.name", chosen.name), stored.get("engine.chunk", chosen.chunk)
     return chosen._replace(name=name, chunk=chunk, reason="as before")
-
-
-def _label_counts(simulation: Simulation) -> list[list[int]]:
-    """How many samples of each class each worker owns; none where there are no classes."""
-    labels = simulation.samples.labels
-    if labels is None or int(labels.min()) < 0:
-        return []
-    known, classes = labels.cpu(), int(labels.max()) + 1
-    return [known[own].bincount(minlength=classes).tolist() for own in simulation.split]
-
-
-def _check_count(name: str, value: object, *, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} = {value!r} makes no sense: use a whole number from {least} on")

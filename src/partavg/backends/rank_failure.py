@@ -17,6 +17,7 @@ from torch import distributed
 from torch.distributed import ProcessGroup
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
+from partavg.sentences import reason
 from partavg.torch_internals import store_of
 
 _GLANCE = 0.5  # seconds between two looks at the store for a rank in trouble
@@ -125,7 +126,7 @@ class RollCall:
             sentence = f"{names} did not answer in time {when}"
             sentence += "".join(map(self._noted, missing))
         else:
-            sentence = f"a connection between ranks broke {when}: {str(error).splitlines()[0]}"
+            sentence = f"a connection between ranks broke {when}: {reason(error)}"
         here = min(set(range(len(self.facts))) - set(missing), default=self._rank)
         return RankLost(sentence, missing, speaks=self._rank == here)
 

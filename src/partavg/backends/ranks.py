@@ -18,6 +18,7 @@ from partavg.backends.processes import Value, check_same, dealt_evenly
 from partavg.backends.rank_failure import RollCall
 from partavg.core.average import Arriving
 from partavg.core.participation import Swap
+from partavg.sentences import reason
 
 TIMEOUT = "PARTAVG_TIMEOUT"
 _PATIENCE = 300.0  # seconds that a rank waits for the others
@@ -242,5 +243,4 @@ def connect() -> tuple[Ranks, Store]:
         own = PrefixStore(f"partavg/attempt/{attempt}", store)
         return Ranks(own, rank, size, timeout=timeout), store
     except distributed.DistError as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"not all ranks came within {timeout:g} s: {reason}") from None
+        raise ValueError(f"not all ranks came within {timeout:g} s: {reason(error)}") from None

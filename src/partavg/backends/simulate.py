@@ -19,7 +19,6 @@ from partavg.backends.checks import (
     placed,
     rate_of,
     tried,
-    whole,
 )
 from partavg.backends.client_models import own_columns, own_tensors
 from partavg.backends.current_plan import CurrentPlan
@@ -62,8 +61,9 @@ from partavg.data.samples import Samples
 from partavg.engines.choose import Choice, check_engine, choose
 from partavg.engines.fused.precision import Precision
 from partavg.engines.model import Loss, RowModel
-from partavg.evaluation import Asked, Evaluation, recompute_statistics_
+from partavg.evaluation import Asked, Evaluation, Transform, recompute_statistics_
 from partavg.scores.mean_loss import MeanLoss
+from partavg.sentences import whole_number
 from partavg.solvers.sgd import SGD
 
 Augment = Callable[[Any, Tensor | None], Any]
@@ -142,8 +142,8 @@ class Simulation:
         check_model(model, loss)
         check_policies(schedule, participation, pace, adapt, transform)
         check_engine(engine, chunk, precision, deterministic)
-        batch, delay = whole(batch, "batch", 1), whole(delay, "delay", 0)
-        seed = whole(seed, "seed", 0)
+        batch, delay = whole_number(batch, "batch", 1), whole_number(delay, "delay", 0)
+        seed = whole_number(seed, "seed", 0)
         self._processes = processes or OneProcess()
         self._device = device_of(device)
         known = as_samples(samples, dtype=float_type(model))
@@ -161,6 +161,7 @@ class Simulation:
         self._lr = rate_of(lr)
         self._recompute = buffers == "recompute"
         self._transform = placed(transform, self._device) or _as_stored
+        self._seen = _as_evaluated(self._transform)
         near = self._model.dtype, self._device, store
         self._judge = Judge(MeanLoss(loss), self._seen, *near, self._processes)
         if participation and participation.clients != len(split):
@@ -420,9 +421,6 @@ class Simulation:
         """Of some value per worker, those of the workers held here."""
         return workers[self._current.plan.rows]
 
-    def _seen(self, inputs: Any) -> Any:
-        return self._transform(inputs, None)
-
     def _batch(self, step: int) -> Batch:
         (inputs, targets), keys = self._gather(step, self._draw)
         return Batch(self._transform(inputs, keys), targets, keys)
@@ -434,3 +432,12 @@ class Simulation:
 
 def _as_stored(inputs: Any, keys: Tensor | None) -> Any:
     return inputs
+
+
+def _as_evaluated(transform: Augment) -> Transform:
+    """What a model sees when it is evaluated.
+
+    No method of a simulation: kept by one, it would keep its rows on a GPU until the next garbage
+    collection.
+    """
+    return lambda inputs: transform(inputs, None)

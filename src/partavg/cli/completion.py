@@ -64,11 +64,11 @@ def _keys(tables: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
     for section, keys in known["sections"].items():
         yield from ((f"{section}.{key}", values) for key, values in keys.items())
     for kind, component in known["components"].items():
-        yield from _options(known["components"], kind, kind, tables.get(kind, {}), component)
+        yield from _options(known["components"], kind, tables.get(kind, {}), component)
 
 
 def _options(
-    components: Mapping[str, Any], kind: str, path: str, table: Any, component: Mapping[str, Any]
+    components: Mapping[str, Any], path: str, table: Any, component: Mapping[str, Any]
 ) -> Iterator[tuple[str, list[str]]]:
     """The name of a component and its options; an option that is a component has its own."""
     named = component["names"]
@@ -77,7 +77,7 @@ def _options(
     for key, values in named.get(chosen, {}).items():
         if isinstance(values, str):  # the kind of another component
             inner = table.get(key, {})
-            yield from _options(components, values, f"{path}.{key}", inner, components[values])
+            yield from _options(components, f"{path}.{key}", inner, components[values])
         else:
             yield f"{path}.{key}", values
 

@@ -111,4 +111,5 @@ def train_all(
         except Diverged as error:
             display.say(f"{label} diverged")
             diverged.append(f"{entry.folder.path}: {error}")
+        del run  # or there would be two in memory when the next is made
     return diverged

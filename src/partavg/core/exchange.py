@@ -1,11 +1,11 @@
 """Exchange between workers: averaging parts, now or on their way, and handing models over."""
 
 from collections.abc import Collection, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import accumulate
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, tensor
 
 from partavg.core.abilities import abilities
@@ -66,7 +66,7 @@ def average_(
             "total": arriving,
             "lengths": lengths,
             "sent": [rows.clone() for rows in columns[0]],
-            "counted": workers.buffers[:, _counters(plan, part)],
+            "counted": workers.buffers[:, _counters(workers, plan, part)],
         }
     else:
         deliver_(*columns, arriving(), lengths, workers.memory, spans, solver=solver, sync=sync)
@@ -147,13 +147,13 @@ def arrive_(
     """
     for part, message in list(workers.pending.items()):
         if at_once or message["arrives"] <= workers.step:
-            spans, counters = plan.partition.parts[part], _counters(plan, part)
+            spans, counters = plan.partition.parts[part], _counters(workers, plan, part)
             params, buffers = workers.columns(spans, plan.buffer_parts[part])
             if part in averaged_again:
-                counters, buffers = [], [rows.clone() for rows in buffers]
+                counters, buffers = counters[:0], [rows.clone() for rows in buffers]
             sent = message["sent"][: len(spans)]
             since = workers.buffers[:, counters]
-            if counters:
+            if len(counters):
                 since = since - message.get("counted", since)  # 0.2 did not know of it
             for rows, before in zip(params, sent, strict=True):
                 rows.sub_(before)
@@ -174,10 +174,18 @@ def arrive_(
             del workers.pending[part]
 
 
-def _counters(plan: Plan, part: int) -> list[int]:
+def _counters(workers: Workers, plan: Plan, part: int) -> Int[Tensor, "c"]:
     """The columns of a part's buffers that hold whole numbers."""
-    spans = plan.buffer_parts[part]
-    return [at for at in plan.counters if any(start <= at < stop for start, stop in spans)]
+    return _within(plan.counters, plan.buffer_parts[part], workers.buffers.device)
+
+
+@lru_cache(maxsize=1024)
+def _within(
+    columns: tuple[int, ...], spans: tuple[Span, ...], device: torch.device
+) -> Int[Tensor, "c"]:
+    """Those columns that lie in spans; to send them to a GPU at every averaging would stop it."""
+    some = [at for at in columns if any(start <= at < stop for start, stop in spans)]
+    return torch.tensor(some, dtype=torch.int64, device=device)
 
 
 def settle_(

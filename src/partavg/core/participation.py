@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partavg.core.seeds import fold
+from partavg.sentences import whole_number
 
 Redistribution = Literal["permute", "average", "none"]
 
@@ -49,6 +50,8 @@ class Participation:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for name in ("clients", "active", "every", "seed"):
+            whole_number(getattr(self, name), name)
         if not 1 <= self.active <= self.clients:
             raise ValueError(
                 f"{self.active} of {self.clients} clients cannot be active: "

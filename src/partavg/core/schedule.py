@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from partavg.core.seeds import fold
+from partavg.sentences import whole_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,10 @@ class Schedule:
     multiples: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        for name in ("interval", "parts", "start"):
+            whole_number(getattr(self, name), name)
+        if self.shuffle is not None:
+            whole_number(self.shuffle, "shuffle", 0)
         if self.interval < 1:
             raise ValueError(f"interval {self.interval} is below 1: use 1 for synchronous SGD")
         if self.parts < 1 or self.interval % self.parts:

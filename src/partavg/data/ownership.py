@@ -10,6 +10,9 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from partavg.data.samples import Samples
+from partavg.sentences import shown, whole_number
+
 Split = list[Int[Tensor, "_"]]
 """The indices of each worker's samples."""
 
@@ -33,7 +36,7 @@ def checked_split(
     prefix = called or "the split"
     if isinstance(given, str | bytes | Mapping) or not hasattr(given, "__len__"):
         raise ValueError(
-            f"{prefix} is {_called(given)}: give a list with the indices of each worker's samples"
+            f"{prefix} is {shown(given)}: give a list with the indices of each worker's samples"
         )
     if workers is not None and len(given) != workers:
         raise ValueError(
@@ -53,9 +56,7 @@ def checked_split(
 
 def check_workers(samples: int, workers: Any, minimum: Any = 1) -> None:
     """Raise a ValueError if so many workers cannot own a minimum of samples each."""
-    for what, number in (("workers", workers), ("minimum", minimum)):
-        if not isinstance(number, int | np.integer) or isinstance(number, bool):
-            raise ValueError(f"{what} {number!r} is no whole number: use one")
+    whole_number(workers, "workers"), whole_number(minimum, "minimum")
     if workers < 1:
         raise ValueError(f"{workers} workers cannot train: use 1 or more")
     if workers * max(minimum, 1) <= samples:
@@ -107,7 +108,7 @@ def _array(given: Any, who: str) -> NDArray[Any]:
         given = given.detach().cpu()
         given = given.float() if given.dtype == torch.bfloat16 else given
     if isinstance(given, str | bytes | Mapping | set) or not hasattr(given, "__len__"):
-        raise ValueError(f"{who} owns {_called(given)}: give a list of indices")
+        raise ValueError(f"{who} owns {shown(given)}: give a list of indices")
     try:
         return np.asarray(given if hasattr(given, "__array__") else list(given))
     except Exception:
@@ -123,5 +124,13 @@ def _marked(mask: NDArray[np.bool_], count: int, who: str) -> Int[Tensor, "_"]:
     return torch.from_numpy(np.flatnonzero(mask))
 
 
-def _called(given: Any) -> str:
-    return repr(given) if isinstance(given, str | int | float | None) else type(given).__name__
+def class_counts(samples: Samples, split: Split, classes: int | None = None) -> list[list[int]]:
+    """How many samples of each class each worker owns; none where there are no classes.
+
+    There are so many `classes`, or as many as are seen.
+    """
+    labels = samples.labels
+    if labels is None or int(labels.min()) < 0:
+        return []
+    known, most = labels.cpu(), classes or int(labels.max()) + 1
+    return [known[own].bincount(minlength=most).tolist() for own in split]

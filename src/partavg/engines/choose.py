@@ -17,6 +17,7 @@ from partavg.engines.model import RowModel
 from partavg.engines.vmapped import Vmapped
 from partavg.kernels.backend import without_triton
 from partavg.registry import check_name
+from partavg.sentences import reason
 
 EngineName = Literal["auto", "looped", "vmapped", "fused"]
 _FEW, _MANY = 2, 16  # rows to try a loop and a pass on
@@ -87,8 +88,8 @@ def choose(
                 try:
                     fitting = _fitting(choice, model, few, batch, expected)
                 except Exception as error:  # what float32 can, a faster precision may not
-                    text = (str(error).strip() or type(error).__name__).splitlines()[0]
-                    fitting, why = None, f"engine fused cannot run this model in {wanted}: {text}"
+                    fitting = None
+                    why = f"engine fused cannot run this model in {wanted}: {reason(error)}"
                 if fitting is not None:
                     return fitting
             if name == "fused":
@@ -142,7 +143,7 @@ def _problem(name: EngineName, model: RowModel, few: Rows, batch: Batch, expecte
             return ""
         why = "its gradients differ from looped"
     except Exception as error:  # whatever it is, looped can do it
-        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        why = reason(error)
     return f"engine {name} cannot run this model: {why}"
 
 

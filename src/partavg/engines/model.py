@@ -65,6 +65,7 @@ class RowModel:
         self._parameters = [own[name] for name in found]
         self._paths = _paths(self._module, self._tensors)
         self._homes = self._homes_in(self._running)
+        self._counters = torch.tensor(self.counters, dtype=torch.int64, device=device)
         self._check_exact(buffers, kind)
         with torch.no_grad():
             self._start = (
@@ -159,10 +160,10 @@ class RowModel:
         """The same for each of some rows, but one and the same copy: a copy takes long to make."""
         module = self.module(*self._start)
         own, homes = dict(module.named_parameters()), self._homes_in(module)
+        self._check_counted(buffers)
         for row, statistics in zip(params, buffers, strict=True):
             for name, view in self.params.views(row.detach().clone()).items():
                 own[name].data = view
-            self._check_counted(statistics)
             self._put_(homes, self.buffers.views(statistics))
             yield module.eval()
 
@@ -226,15 +227,21 @@ class RowModel:
         """A buffer as it stands in a row: whole numbers by what they have grown."""
         return value.to(torch.int64) - self._whole[name] if name in self._whole else value
 
-    def _check_counted(self, buffers: Float[Tensor, "b"]) -> None:
+    def _check_counted(self, buffers: Float[Tensor, "*m b"]) -> None:
         """Raise a ValueError if whole numbers have grown beyond what is averaged exactly."""
-        for name, grown in self.buffers.views(buffers).items() if self._whole else ():
-            if name in self._whole and bool((grown.abs() >= self._most_counted).any()):
-                raise ValueError(
-                    f"buffer {name!r} has changed by {self._most_counted:,.0f} or more, and rows "
-                    f"of {buffers.dtype} cannot count on exactly: use double(), or register it "
-                    f"with persistent=False"
-                )
+        if not len(self._counters):
+            return
+        grown = buffers[..., self._counters].abs().reshape(-1, len(self._counters)).amax(0)
+        beyond = grown >= self._most_counted
+        if bool(beyond.any()):  # all at once: to ask for each would stop a GPU as often
+            first = self.counters[int(beyond.nonzero()[0])]
+            starts = zip(self.buffers.names, self.buffers.starts, strict=True)
+            name = [name for name, start in starts if start <= first][-1]
+            raise ValueError(
+                f"buffer {name!r} has changed by {self._most_counted:,.0f} or more, and rows "
+                f"of {buffers.dtype} cannot count on exactly: use double(), or register it "
+                f"with persistent=False"
+            )
 
 
 def _is_whole(buffer: Tensor) -> bool:

@@ -6,6 +6,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from partavg.sentences import reason
 from partavg.torch_internals import hooked_norm, is_compiled
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -41,10 +42,10 @@ def copied(module: nn.Module) -> nn.Module:
     try:
         return copy.deepcopy(module)
     except Exception as error:
-        text = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise ValueError(
-            f"the model cannot be copied for its workers, copy.deepcopy says: {text}; let it keep "
-            f"only parameters, buffers and detached tensors"
+            f"the model cannot be copied for its workers, copy.deepcopy says: "
+            f"{reason(error).rstrip('.')}; let it keep only parameters, buffers and detached "
+            f"tensors"
         ) from error
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from partavg.core.inputs import Inputs
 from partavg.core.seeds import OTHERS, seeded
 from partavg.engines.model import RowModel
+from partavg.sentences import reason
 
 Method = Literal["auto", "hessian", "difference"]
 """Exact products with the Hessian, or differences of gradients where there is no second one."""
@@ -53,9 +54,9 @@ def product(objective: Objective, params: Float[Tensor, "d"], method: str = "aut
         exact(torch.zeros_like(params))
     except RuntimeError as error:  # some operation has no second derivative
         if method == "hessian":
-            reason = str(error).strip().splitlines()[0]
             raise ValueError(
-                f"the loss cannot be differentiated twice: {reason}; use method difference or auto"
+                f"the loss cannot be differentiated twice: {reason(error)}; use method difference "
+                f"or auto"
             ) from None
         return _differences(objective, params)
     return exact

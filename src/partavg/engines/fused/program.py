@@ -13,6 +13,7 @@ from partavg.engines.fused.convolution.operation import Convolved, norm_then_con
 from partavg.engines.fused.fusion import fuse_norms_, fused_norm, pool_before_relu_
 from partavg.engines.fused.norm.parameters import NormParameters
 from partavg.engines.fused.rows import Rows
+from partavg.sentences import reason
 
 
 class Uncovered(Exception):
@@ -196,8 +197,7 @@ def _traced(module: nn.Module) -> fx.Graph:
         try:
             graph = _Tracer().trace(module)
         except Exception as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise Uncovered(f"its forward pass cannot be traced: {reason}") from error
+            raise Uncovered(f"its forward pass cannot be traced: {reason(error)}") from error
         if drawn := moved(device, before):
             raise Uncovered(f"it draws random numbers from {' and '.join(drawn)}")
     return graph
