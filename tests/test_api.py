@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests import own
 from torch import nn
 from torch.nn import functional as F
 
 import partavg
-from partavg import Patience, Schedule, Simulation
+from partavg import Schedule, Simulation
 from partavg.metrics.metric import Row
 
 X = torch.randn(120, 4, generator=torch.Generator().manual_seed(0))
@@ -137,7 +138,7 @@ def test_another_simulation_does_not_go_on(
 
 
 def test_divergence_is_noticed(tmp_path: Path) -> None:
-    with pytest.raises(partavg.Diverged, match=r"not finite at step .*lower training\.lr = 1e\+30"):
+    with pytest.raises(partavg.Diverged, match=r"not finite at step .*lower lr = 1e\+30"):
         partavg.follow(simulation(lr=1e30), 200, test=TEST)
     with pytest.raises(partavg.Diverged):
         partavg.follow(simulation(lr=1e30), 200, test=TEST, out=tmp_path / "run")
@@ -195,32 +196,6 @@ def test_the_best_model_is_kept(tmp_path: Path) -> None:
         partavg.follow(simulation(), 30, test=TEST, best="accuracy")
     with pytest.raises(ValueError, match="did you mean 'accuracy'"):
         partavg.follow(simulation(), 30, test=TEST, best="acuracy", out=tmp_path / "c")
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"best": "accuracy"}, "best goes by 'accuracy', .*: give test samples"),
-        ({"best": "train_loss", "test": TEST}, "best goes by 'train_loss', .*: use one like acc"),
-        ({"best": "clients_loss", "test": TEST}, "best goes by 'clients_loss', .*: give the test"),
-        ({"stop": Patience("test_loss", 2)}, "stop goes by 'test_loss', .*: give test samples"),
-        ({"stop": Patience("acc", 2, "higher")}, "stop goes by 'acc', .*: use one like accuracy"),
-    ],
-)
-def test_what_is_not_measured_decides_nothing(
-    options: dict[str, Any], sentence: str, tmp_path: Path
-) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        partavg.follow(simulation(), 6, out=tmp_path / "run", **options)
-    assert not (tmp_path / "run").exists()
-
-
-def test_the_average_of_personal_models_is_never_the_best(tmp_path: Path) -> None:
-    own = simulation(local=["*bias"])
-    with pytest.raises(ValueError, match=r"with local parameters nobody has the averaged model"):
-        partavg.follow(own, 6, test=TEST, out=tmp_path / "run", best="accuracy")
-    partavg.follow(own, 6, test=TEST, out=tmp_path / "run", best="clients_accuracy")
-    assert (tmp_path / "run" / "best.pt").exists()
 
 
 def test_schemes_and_seeds_side_by_side(tmp_path: Path) -> None:
@@ -424,3 +399,49 @@ def test_a_state_of_another_simulation_is_refused(foreign: tuple[dict[str, Any],
     state, sentence = foreign
     with pytest.raises(ValueError, match=sentence):
         simulation().load(state)
+
+
+def test_what_decides_must_be_measured(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    stop = partavg.Patience("accuracy", 2)
+    with pytest.raises(ValueError, match="stop by 'accuracy' is measured on test samples"):
+        partavg.follow(simulation(), 8, stop=stop)
+    with pytest.raises(ValueError, match="best = 'test_loss' is measured on test samples"):
+        partavg.follow(simulation(), 8, out=out, best="test_loss")
+    personal: dict[str, Any] = {"local": ["2.*"]}
+    for options in ({"best": "accuracy"}, {"stop": stop}):
+        with pytest.raises(ValueError, match="which nobody has where parameters are local"):
+            partavg.follow(simulation(**personal), 8, test=TEST, out=out, **options)
+    with pytest.raises(ValueError, match="best = 'clients_accuracy' is of clients"):
+        partavg.follow(simulation(), 8, test=TEST, out=out, best="clients_accuracy")
+    with pytest.raises(ValueError, match="stop by 'mine' is in no row of this run"):
+        partavg.follow(simulation(), 8, test=TEST, stop=partavg.Patience("mine", 2, "lower"))
+    assert not out.exists(), "all of it is said before anything is written"
+    partavg.follow(simulation(**personal), 8, test=TEST, out=out, best="clients_accuracy")
+    assert (out / "best.pt").exists()
+    numbers = torch.randn(120, 1)
+    line = Simulation(nn.Linear(4, 1), F.mse_loss, (X, numbers), [range(60), range(60, 120)],
+                      schedule=Schedule.partial(2), lr=0.1)  # fmt: skip
+    with pytest.raises(ValueError, match="metric 'accuracy' cannot be measured"):
+        partavg.follow(line, 8, test=(X, numbers), stop=stop)
+
+
+def test_a_run_that_stops_early_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    table = partavg.follow(simulation(), 40, every=5, stop=lambda row: row["step"] == 10)
+    assert table["step"][-1] == 10
+    assert "run: step 10/40, loss" in (said := capsys.readouterr().out)
+    assert said.rstrip().endswith("stopped early")
+
+
+def test_settings_of_a_recipe_are_values_of_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own.write(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    extra = [{"name": "top_k", "k": 2}]
+    settings = {"training.steps": 4, "metrics.timings": True, "metrics.extra": extra}
+    done = partavg.run(".", set=settings)
+    assert done.path == Path("runs") / f"{tmp_path.name}-1"
+    assert done.config["metrics"]["timings"] is True
+    assert done.config["metrics"]["extra"][0]["k"] == 2
+    assert {"top_k", "timings"} <= done.summary.keys()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
@@ -154,3 +155,16 @@ def test_the_example_runs_in_a_kernel(tmp_path: Path, monkeypatch: pytest.Monkey
     assert '<progress max="120" value="120">' in figures[0], "the last of many pictures"
     assert any("<td>120</td>" in html for html in shown), "a table"
     assert outputs[-1][0]["data"]["text/plain"].startswith("(0.")
+
+
+def test_what_was_asked_for_is_drawn(tmp_path: Path) -> None:
+    """Also where there is no accuracy, as of a regression."""
+    x = torch.randn(40, 3)
+    simulation = partavg.Simulation(
+        torch.nn.Linear(3, 1), torch.nn.functional.mse_loss, (x, x[:, :1]),
+        [range(20), range(20, 40)], schedule=partavg.Schedule.partial(2), lr=0.1,
+    )  # fmt: skip
+    out = tmp_path / "run"
+    partavg.follow(simulation, 6, every=2, test=(x, x[:, :1]), metrics=["mae"], out=out)
+    drawn = re.findall(r"<figcaption><b>(\w+)</b>", partavg.load_run(out)._repr_html_())
+    assert drawn == ["loss", "test_loss", "mae", "discrepancy"]

@@ -273,7 +273,7 @@ class Silent:
         ("loss", Silent, "gave Silent, and not a function of outputs and targets"),
         ("split", anything, "split.name = 'odd' is 3: give a list with the indices of each worker"),
         ("split", beyond, "split.name = 'odd': worker 0 owns sample 96, and there are 0 to 95"),
-        ("solver", anything, "gave int, and not a Solver"),
+        ("solver", anything, "gave int, and not a Solver: it lacks init, step_, encode, decode_"),
         ("lr_schedule", anything, "gave int, and not a function of the step"),
         ("pace", anything, "gave int, and not a function of the step, or None"),
         ("adapt", anything, "gave int, and not an Adapt, or None"),

@@ -136,7 +136,8 @@ def test_a_changed_file_is_not_resumed_with(file: str, tmp_path: Path) -> None:
     said = partavg(*again, cwd=tmp_path, code=2).stderr
     assert said == (
         f"partavg: {tmp_path / file} has changed since run was started: put it back (run/code has "
-        f"it as it was), resume with run/config.toml, or begin again with --force\n"
+        f"it as it was), go on with the copy by partavg run run/config.toml --out run --resume, or "
+        f"begin again with --force\n"
     )
     done = partavg("run", "run/config.toml", "--out", "run", "--resume", cwd=tmp_path)
     assert (
@@ -346,7 +347,7 @@ def test_installed_packages_add_names(tmp_path: Path) -> None:
     installed(tmp_path, "run", "demo", *small, "--set", "data.name=clouds", "--out", "run")
     executions(tmp_path)
     installed(tmp_path, "report", "run")
-    assert ">thin<" in (tmp_path / "report.html").read_text()
+    assert ">thin<" in (tmp_path / "run" / "report.html").read_text()
     assert not (tmp_path / "x").exists(), "what is broken was not imported"
     said = installed(tmp_path, "run", "demo", "--set", "model.name=wide", code=2)
     assert said == (

@@ -32,7 +32,7 @@ def test_one_seed_is_said_to_be_one() -> None:
 
 def test_equal_accuracies_have_no_winner() -> None:
     level = verdict([result("periodic", 0.094), result("partial", 0.094)])
-    assert "ended level with periodic averaging at 9.40 % in one seed" in level
+    assert "ended level with periodic averaging in accuracy, at 9.40 % in one seed" in level
     assert verdict([result("synchronous", 0.094), result("partial", 0.094001)]) == (
         "partial and synchronous ended level with the highest accuracy: 9.40 % (one seed)."
     )

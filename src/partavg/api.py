@@ -192,7 +192,7 @@ def run(
         raise ValueError(f"set = {set!r} is no dict: write {{'averaging.interval': 8}}")
     found = load(recipe, [assignment(key, value) for key, value in (set or {}).items()])
     config = comparison.chosen(found, scheme)
-    folder = RunFolder(Path(out) if out else next_folder(Path(recipe).stem))
+    folder = RunFolder(Path(out) if out else next_folder(found.name.rpartition("/")[2]))
     samples = create("data", config.data, root(Path(data) if data else None))
     with in_python():
         session = Run(config, samples, folder, resume=resume, force=force)

@@ -9,7 +9,7 @@ from statistics import mean, stdev
 from partavg.config import Config
 from partavg.config_toml import differences
 from partavg.folder import RunFolder
-from partavg.metrics.metric import Metric, Row, distinct, number
+from partavg.metrics.metric import Metric, Row, distinct, number, rounded
 from partavg.recipe import Recipe, key_of
 
 SCHEMES = ("periodic", "partial", "synchronous")
@@ -167,7 +167,7 @@ class Result:
             return center
         _, _, decimals = center.partition(".")
         alike = "#.2g" if "e" in center else f".{len(decimals)}f"
-        return f"{center} ± {number(stdev(values), alike)}"
+        return f"{center} ± {rounded(stdev(values)):{alike}}"
 
 
 def results(entries: Sequence[StartedRun]) -> list[Result]:

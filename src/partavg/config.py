@@ -187,6 +187,7 @@ _MADE: dict[str, tuple[str, Any]] = {
 }
 
 
+_FUNCTIONS = {"solver": ("init", "step_", "encode", "decode_")}
 _OF_THE_STEP = ("lr_schedule", "pace")
 
 
@@ -222,9 +223,9 @@ def create(kind: str, component: Component, *arguments: Any) -> Any:
         made = _dataset(made)
     wanted, types = _MADE.get(kind, ("", object))
     if not isinstance(made, types) or isinstance(made, type):
-        raise ValueError(
-            f"{called} gave {type(made).__name__}, and not {wanted}: mend the function"
-        )
+        lacks = [name for name in _FUNCTIONS.get(kind, ()) if not hasattr(made, name)]
+        why = f"it lacks {', '.join(lacks)}" if lacks else "mend the function"
+        raise ValueError(f"{called} gave {type(made).__name__}, and not {wanted}: {why}")
     if kind in _OF_THE_STEP and made is not None and (problem := mismatch(made, 1)):
         raise ValueError(f"{called} gave a function that does not take the step: {problem}")
     if isinstance(made, Dataset):

@@ -49,7 +49,7 @@ def parse(table: TomlTable) -> Config:
         training = replace(training, steps=_STEPS)
     if training.steps is not None and training.epochs is not None:
         raise ValueError(
-            f"training.steps = {training.steps} and training.epochs = {_toml(training.epochs)} "
+            f"training.steps = {training.steps} and training.epochs = {toml(training.epochs)} "
             f"are two budgets: give one"
         )
     return replace(config, training=training, averaging=averaging)
@@ -84,7 +84,7 @@ def assignment(key: str, value: Any) -> str:
     >>> assignment("averaging.shuffle", True), assignment("averaging.local", ("head.*",))
     ('averaging.shuffle=true', 'averaging.local=["head.*"]')
     """
-    return f"{key}={value if isinstance(value, str) else _toml(value)}"
+    return f"{key}={value if isinstance(value, str) else toml(value)}"
 
 
 def dump(config: Config) -> str:
@@ -102,7 +102,7 @@ def dump_sections(sections: Mapping[str, Any]) -> str:
     lines = []
     for name, section in sections.items():
         lines.append(f"[{name}]")
-        lines += [f"{k} = {_toml(v)}" for k, v in _flat(section).items() if v is not None]
+        lines += [f"{k} = {toml(v)}" for k, v in _flat(section).items() if v is not None]
         lines.append("")
     return "\n".join(lines)
 
@@ -157,9 +157,9 @@ def components(entries: Any, names: Names[Any], key: str) -> tuple[Component, ..
         values = {"name": entry} if isinstance(entry, str) else entry
         if not isinstance(values, Mapping):
             hint = 'input should be a name, or a table like {name = "…"}'
-            raise ValueError(f"{key} = {_toml(entries)}: {hint}")
+            raise ValueError(f"{key} = {toml(entries)}: {hint}")
         if "name" not in values:
-            raise ValueError(f"{key} has the entry {_toml(entry)} without a name: give it one")
+            raise ValueError(f"{key} has the entry {toml(entry)} without a name: give it one")
         tables.append(values)
     return tuple(_entry(values, names, key, f"{key}.{values['name']}") for values in tables)
 
@@ -206,7 +206,7 @@ def _fits(name: str, annotation: type) -> bool:
 
 def _nested(table: Any, option: inspect.Parameter, path: str) -> Component:
     if not isinstance(table, Mapping):
-        raise ValueError(f"{path} = {_toml(table)} is not a section: write [{path}], keys below it")
+        raise ValueError(f"{path} = {toml(table)} is not a section: write [{path}], keys below it")
     _, usual = COMPONENTS["solver"]
     if "name" not in table and option.default not in (option.empty, SOLVERS[usual]()):
         raise ValueError(
@@ -273,7 +273,7 @@ def _value(hint: Any, value: Any, key: str) -> Any:
         ) from None
     except ValidationError as error:
         rule = error.errors()[0]["msg"].replace("a valid tuple", 'a list, like ["…"]')
-        raise ValueError(f"{key} = {_toml(value)}: {rule[0].lower()}{rule[1:]}") from None
+        raise ValueError(f"{key} = {toml(value)}: {rule[0].lower()}{rule[1:]}") from None
 
 
 def _check_keys(table: TomlTable, known: Iterable[str], prefix: str) -> None:
@@ -282,13 +282,14 @@ def _check_keys(table: TomlTable, known: Iterable[str], prefix: str) -> None:
             raise ValueError(f"unknown key {prefix + key!r}: {suggestion(key, known, prefix)}")
 
 
-def _toml(value: Any) -> str:
+def toml(value: Any) -> str:
+    """A value as a TOML file has it."""
     if isinstance(value, tuple | list):
         return f"[{', '.join(map(_listed, value))}]"
     if isinstance(value, Component):
-        return _toml({key: v for key, v in _flat(value).items() if v is not None})
+        return toml({key: v for key, v in _flat(value).items() if v is not None})
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{_key(k)} = {_toml(v)}' for k, v in value.items())}}}"
+        return f"{{{', '.join(f'{_key(k)} = {toml(v)}' for k, v in value.items())}}}"
     if isinstance(value, float):
         return repr(value)
     # JSON's strings are TOML's, but for this one character.
@@ -298,7 +299,7 @@ def _toml(value: Any) -> str:
 def _listed(value: Any) -> str:
     """An entry of a list: a component without options is its name."""
     bare = isinstance(value, Component) and all(v is None for v in value.options.values())
-    return _toml(value.name if bare else value)
+    return toml(value.name if bare else value)
 
 
 def _key(key: str) -> str:

@@ -82,7 +82,8 @@ class RunFolder:
             return
         if self.finished:
             raise ValueError(
-                f"{self.path} holds a finished run: use --force to overwrite it or another --out"
+                f"{self.path} holds a finished run: use --force to overwrite it, --resume "
+                f"to keep it, or another --out"
             )
         raise ValueError(
             f"{self.path} holds an unfinished run at step "
@@ -150,8 +151,9 @@ class RunFolder:
         changed = [key for key in differing if key not in _BUDGET]
         if changed:
             raise ValueError(
-                f"{self.path} was started with another {changed[0]}: resume with the same recipe, "
-                f"for example {self.config_path}"
+                f"{self.path} was started with another {changed[0]}: resume with the same recipe "
+                f"and settings, or this run alone by partavg run {self.config_path} --out "
+                f"{self.path} --resume"
             )
         return stored
 

@@ -123,7 +123,8 @@ def _check_unchanged(folder: Path, index: Index, kept: str, name: str) -> None:
     if changed:
         raise ValueError(
             f"{changed} has changed since {folder} was started: put it back ({folder / _FOLDER} "
-            f"has it as it was), resume with {folder / 'config.toml'}, or begin again with --force"
+            f"has it as it was), go on with the copy by partavg run {folder / 'config.toml'} --out "
+            f"{folder} --resume, or begin again with --force"
         )
 
 

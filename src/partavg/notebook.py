@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
+from partavg.cli import output
 from partavg.cli.comparison_table import comparison_table
 from partavg.comparison import Result, StartedRun, results
 from partavg.folder import RunFolder
-from partavg.metrics.metric import Row
+from partavg.metrics.metric import Metric, Row
 from partavg.recipes.files import read
 from partavg.report import palette
 from partavg.report.chart import draw, swatch
@@ -28,13 +29,14 @@ from partavg.report.charts import Chart, Line
 from partavg.report.curves import Curve
 from partavg.report.runs import grouped, of_entries
 from partavg.report.table import comparison
-from partavg.sinks.progress import Display, Status, display
+from partavg.sinks.progress import EARLY, Display, Status, display
 from partavg.sinks.sink import RunInfo
 from partavg.verdict import verdict
 
 _UPDATE_EVERY = 0.5  # seconds between two pictures of a run that goes on
 _MOST_ROWS = 10  # of a table that is shown
-_MAIN = ("loss", "accuracy", "discrepancy")
+_RESULTS = ("accuracy", "clients_accuracy", "test_loss")
+"""Of these the first that was measured is drawn."""
 _DARK = '[data-jp-theme-light="false"] .partavg, .vscode-dark .partavg, [theme="dark"] .partavg'
 """How JupyterLab, VS Code and Colab say that a page is dark."""
 _STYLE = f"""<style>
@@ -168,9 +170,8 @@ class Results:
         summary = "".join(
             f"<tr>{_row('th', [k])}{_row('td', [v])}</tr>" for k, v in numbers.items()
         )
-        charts = "".join(
-            self.figure(metric).html for metric in _MAIN if metric in self.metrics.columns
-        )
+        asked = RunFolder(self.path).metrics()
+        charts = "".join(self.figure(metric).html for metric in _drawn_of(self.metrics, asked))
         title = f"<p><b>{escape(str(self.path))}</b></p><table>{summary}</table>"
         return Figure(title + charts)._repr_html_()
 
@@ -237,7 +238,7 @@ class Comparison:
         return [*filter(None, [self.verdict]), *failed, f"report: {self.report}"]
 
     def __repr__(self) -> str:
-        console = Console(width=120, force_terminal=False)
+        console = Console(width=output.width(), force_terminal=False)
         with console.capture() as shown:
             console.print(comparison_table(self.results))
         return "\n".join([shown.get().rstrip(), *self._said])
@@ -266,6 +267,7 @@ class _Cell:
         self._rows: list[Row] = []
         self._status = Status()
         self._label, self._steps, self._shown = "", 1, 0.0
+        self._asked: Sequence[Metric] = ()
         self._handle: Any = None
 
     def __enter__(self) -> Self:
@@ -283,10 +285,12 @@ class _Cell:
         show = import_module("IPython.display").display
         self._handle = show(Figure(""), display_id=True)
         self._rows, self._status, self._shown = [], Status(about.metrics), 0.0
-        self._label, self._steps = about.label, about.steps
+        self._label, self._steps, self._asked = about.label, about.steps, about.metrics
 
     def end(self, summary: Row | None) -> None:
-        """Leave what is shown."""
+        """Leave what is shown; say so if the run ended before its last step."""
+        if summary and "stopped_at" in summary:
+            self._draw(f", {EARLY}")
 
     def take(self, row: Row) -> None:
         """Draw anew, unless that was done just now and more is to come."""
@@ -296,11 +300,23 @@ class _Cell:
         if row["step"] < self._steps and now - self._shown < _UPDATE_EVERY:
             return
         self._shown = now
-        bar = f'<progress max="{self._steps}" value="{row["step"]}"></progress>'
-        said = f"{escape(self._label)}: {bar} {row['step']}/{self._steps}, {self._status}"
+        self._draw()
+
+    def _draw(self, ended: str = "") -> None:
+        step = self._rows[-1]["step"]
+        bar = f'<progress max="{self._steps}" value="{step}"></progress>'
+        said = f"{escape(self._label)}: {bar} {step}/{self._steps}, {self._status}{ended}"
         table = Table(self._rows)
-        charts = [table.figure(metric).html for metric in _MAIN if metric in table.columns]
+        charts = [table.figure(metric).html for metric in _drawn_of(table, self._asked)]
         self._handle.update(Figure(f"<p>{said}</p>{''.join(charts)}"))
+
+
+def _drawn_of(table: Table, asked: Sequence[Metric]) -> list[str]:
+    """The metrics to draw: the loss, a result, those that were asked for, the discrepancy."""
+    results = [name for name in _RESULTS if name in table.columns][:1]
+    own = [metric.key for metric in asked]
+    wanted = dict.fromkeys(["loss", *results, *own, "discrepancy"])
+    return [name for name in wanted if name in table.columns and table[name].dtype != object]
 
 
 def _row(tag: str, cells: Sequence[str]) -> str:

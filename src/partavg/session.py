@@ -34,6 +34,9 @@ class Session:
     `every` so many steps, and at the end.
     """
 
+    _rate = "training.lr"
+    """What the user calls the learning rate."""
+
     def __init__(
         self,
         simulation: Simulation,
@@ -61,9 +64,10 @@ class Session:
             )
         self._stop, self._stopped = stop, False
         self._best = Best.of(checkpoints.best, meter.asked) if checkpoints.best else None
-        for asked_by, metric in (("best", checkpoints.best), ("stop", _patient_about(stop))):
-            if metric:
-                meter.check_measured(metric, asked_by)
+        if self._best:
+            meter.check_measured("best =", self._best.metric)
+        if isinstance(stop, Patience):
+            meter.check_measured("stop by", stop.metric)
         self._seconds = 0.0
         self._late: deque[tuple[Record, PendingRow]] = deque()
         self._rows: deque[Row] = deque()
@@ -255,14 +259,9 @@ class Session:
         return f"{worker} (rank {rank})"
 
     def _rescue(self) -> str:
-        lower = f"lower training.lr = {self._settings['training.lr']}"
+        lower = f"lower {self._rate} = {self._settings['training.lr']}"
         saved = checkpoint.latest_step(self._folder.checkpoints) if self._folder else None
         if saved is None or self._folder is None:
             return lower
         where = f"that of step {saved} in {self._folder.checkpoints}"
         return f"{lower}; the last good checkpoint is {where}"
-
-
-def _patient_about(stop: Stop | None) -> str:
-    """The metric by which it is decided when to stop, where that can be known."""
-    return stop.metric if isinstance(stop, Patience) else ""

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from partavg.backends.description import Sections, flat
 from partavg.backends.simulate import Simulation
+from partavg.best import Patience
 from partavg.config import Checkpoints, Metrics
 from partavg.config_toml import dump_sections, flat_keys
 from partavg.data.convert import as_samples
@@ -40,6 +41,8 @@ class SimulationRun(Session):
     Building it checks all that can be checked, and restores what `out` holds of it.
     """
 
+    _rate = "lr"
+
     def __init__(
         self,
         simulation: Simulation,
@@ -66,8 +69,9 @@ class SimulationRun(Session):
                 f"partavg.Patience"
             )
         asked = METRICS.asked(metrics)
-        if best in METRICS and METRICS[best].sums and best not in (one.key for one in asked):
-            asked += METRICS.asked([best])
+        for name in (best, stop.metric if isinstance(stop, Patience) else ""):
+            if name in METRICS and METRICS[name].sums and name not in (one.key for one in asked):
+                asked += METRICS.asked([name])
         places = sinks_of(sinks)
         folder = _folder(out, resume=resume, best=best)
         self.finished = False

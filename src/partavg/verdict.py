@@ -124,7 +124,8 @@ def _against(found: Difference) -> str:
     one = " in one seed, which does not tell how much seeds differ"
     if found.level:
         seeds = one if found.seeds == 1 else f", mean of {found.seeds} seeds"
-        return f"level with periodic averaging at {found.text(mean(found.ours))}{seeds}"
+        value = found.text(mean(found.ours))
+        return f"level with periodic averaging in {name(found.metric)}, at {value}{seeds}"
     side = "above" if found.gap > 0 else "below"
     if found.seeds == 1:
         return f"{found.size} {side} periodic averaging ({found.means}){one}"

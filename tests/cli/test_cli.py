@@ -37,7 +37,8 @@ def test_a_finished_run_is_kept(recipe: Path, tmp_path: Path) -> None:
     before = files(tmp_path / "out")
     refused = partavg("run", recipe, "--out", "out", cwd=tmp_path, code=2)
     assert refused.stderr == (
-        "partavg: out holds a finished run: use --force to overwrite it or another --out\n"
+        "partavg: out holds a finished run: use --force to overwrite it, --resume to keep it, "
+        "or another --out\n"
     )
     again = partavg("run", recipe, "--out", "out", "--resume", cwd=tmp_path)
     assert again.stdout == "out is finished already; a larger budget would go on\n"

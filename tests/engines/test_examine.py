@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from partavg import Schedule, Simulation
 from partavg.core.loop import Batch
 from partavg.engines.choose import choose
 from partavg.engines.model import RowModel
@@ -137,3 +138,23 @@ def test_a_loss_that_is_finite_only_at_the_start_is_tried_there() -> None:
             return super().forward(x) * self.scale.sqrt().sum()
 
     assert choose("vmapped", 0, *case(Root())).name == "vmapped"
+
+
+@pytest.mark.parametrize("engine", ["auto", "looped", "vmapped"])
+def test_outputs_and_targets_are_not_spread_over_each_other(engine: str) -> None:
+    x, y = torch.randn(12, 3), torch.randn(12)
+    with pytest.raises(ValueError, match=r"\[4, 1\] and targets torch.float32 \[4\] of a batch"):
+        Simulation(
+            nn.Linear(3, 1), nn.functional.mse_loss, (x, y), [range(6), range(6, 12)],
+            schedule=Schedule.partial(2), lr=0.1, batch=4, engine=engine,
+        )  # fmt: skip
+
+
+def test_a_single_class_is_refused_and_a_loss_of_zero_is_not() -> None:
+    x, y = torch.randn(12, 3), torch.randn(12, 1)
+    task = (x, y), [range(6), range(6, 12)]
+    options = {"schedule": Schedule.partial(2), "lr": 0.1, "batch": 4}
+    with pytest.raises(ValueError, match="is 0 whatever the parameters are, as cross_entropy is"):
+        Simulation(nn.Linear(3, 1), nn.functional.cross_entropy, *task, **options)
+    Simulation(nn.Linear(3, 1), lambda outputs, _: outputs.mean() - outputs.mean().detach(), *task,
+               **options)  # fmt: skip

@@ -102,7 +102,7 @@ def test_a_run_of_names_that_nobody_knows_is_shown(tmp_path: Path) -> None:
         '[data]\nname = "gone.py:read"\n[python]\nmade_by = "a simulation in Python"\n'
     )  # fmt: skip
     text = page(gather([path]))
-    assert "4 workers train no_such_module:Net on gone.py:read for 3 steps" in text
+    assert "4 workers train Net on read for 3 steps" in text
     assert "mine:Solver" in text
     assert partavg.load_run(path).config["solver"]["mu"] == 0.5
 

@@ -3,7 +3,7 @@
 import json
 import re
 from dataclasses import replace
-from html import unescape
+from html import escape, unescape
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ import pytest
 from tests import tasks
 from tests.report.folders import comparison, make
 
-from partavg.comparison import PlannedRun, planned_runs, results
+from partavg.comparison import CLIENTS, PlannedRun, planned_runs, results
 from partavg.folder import RunFolder
 from partavg.report.chart import draw, ticks
 from partavg.report.charts import Chart, Line, charts
@@ -241,6 +241,13 @@ def test_what_was_run_in_words(tmp_path: Path) -> None:
         "3 clients of Flower train together (mine) for 9 steps"
     )
     assert task({**some, "model.name": "Net"}) == "3 workers train Net for 9 steps"
+    given = {"model.name": "Net", "data.name": "given", "data.samples": 80, "split.name": "given"}
+    assert task({**some, **given}) == "3 workers train Net on 80 samples for 9 steps"
+    named = {"model.name": "code/own.py:Net", "data.name": "a.b:points", "split.name": "o.py:mine"}
+    assert task({**some, **named}) == "3 workers train Net on points (mine split) for 9 steps"
+    assert scheme({"averaging.local": ["head.*"], "solver.name": "code/own.py:Mine"}) == (
+        "the whole model after every step, and each client keeps head.* to itself; Mine"
+    )
 
 
 def test_a_run_without_metrics_has_a_page(tmp_path: Path) -> None:
@@ -297,3 +304,16 @@ def test_one_evaluation_is_a_table_and_no_dot(tmp_path: Path) -> None:
     assert re.search(r">partial</th><td>8</td><td>89.22 %</td>", figure)
     assert "accuracy" not in data_of(text)["charts"]
     assert '<figure id="chart-loss" data-chart="loss">' in text
+
+
+def test_early_ends_and_whose_results_they_are_are_said(tmp_path: Path) -> None:
+    for seed in range(2):
+        path = make(tmp_path / f"fedper-seed{seed}", seed=seed, rich=False) / "summary.json"
+        before = page(gather([tmp_path]))
+        assert "stopped early" not in before
+        assert escape(CLIENTS) not in before
+        ended = {"stopped_at": 60 + seed, "clients_accuracy": 0.9}
+        path.write_text(json.dumps({**json.loads(path.read_text()), **(ended if seed else {})}))
+    text = page(gather([tmp_path]))
+    assert "2 seeds, 1 stopped early after step 61</li>" in text
+    assert escape(CLIENTS) in text

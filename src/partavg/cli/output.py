@@ -24,10 +24,15 @@ def speaks() -> bool:
 
 
 def console() -> Console:
-    """Where commands write; a log or a pipe has room for a whole table."""
+    """Where commands write."""
     if not speaks():
         return Console(quiet=True, force_terminal=False)
-    return Console() if sys.stdout.isatty() else Console(force_terminal=False, width=120)
+    return Console() if sys.stdout.isatty() else Console(force_terminal=False, width=width())
+
+
+def width() -> int:
+    """Letters in a line: a log or a pipe has room for a whole table."""
+    return Console().width if sys.stdout.isatty() else 200
 
 
 def say(text: str) -> None:

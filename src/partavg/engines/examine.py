@@ -2,6 +2,7 @@
 
 import pickle
 import random
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -75,14 +76,43 @@ def _run(model: RowModel, rows: Rows, batch: Batch, drawn: set[str]) -> Tensor:
                 with _noted(f"in the model's forward pass on inputs {_shapes(inputs)}"):
                     outputs = call(module, inputs)
                 with _noted(f"in the loss of the model's outputs and targets {_shapes(targets)}"):
-                    loss = model.criterion(outputs, targets)
+                    loss = _not_spread(model.criterion, outputs, targets)
                 drawn.update(moved(params.device, before))
             check_loss(loss)
             _check_graph(loss)
+            _check_classes(loss, outputs, parameters)
             if keyed.drops or not drawn.isdisjoint(OTHERS):
                 _check_backward(loss, parameters, dropout=keyed.drops)
         losses.append(loss.detach().view(1).to(params.dtype))
     return torch.cat([*losses, buffers.flatten()])
+
+
+def _not_spread(criterion: Any, outputs: Any, targets: Any) -> Any:
+    """The loss; torch's warning that it spreads outputs and targets over each other is an error."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "Using a target size", UserWarning)
+        try:
+            return criterion(outputs, targets)
+        except UserWarning:
+            raise ValueError(
+                f"outputs {_shapes(outputs)} and targets {_shapes(targets)} of a batch differ in "
+                f"shape, so that the loss would compare each output with every target: "
+                f"give as many outputs as targets, squeeze(-1) drops an axis of 1"
+            ) from None
+
+
+def _check_classes(loss: Tensor, outputs: Any, parameters: list[nn.Parameter]) -> None:
+    """That a loss of classes has more than one: of one it is always 0, and nothing is learned."""
+    single = isinstance(outputs, Tensor) and outputs.ndim > 1 and outputs.shape[1] == 1
+    if not single or float(loss.detach()) != 0:
+        return
+    slopes = torch.autograd.grad(loss, parameters, allow_unused=True, retain_graph=True)
+    if not any(slope is not None and bool(slope.any()) for slope in slopes):
+        raise ValueError(
+            f"the loss of outputs {_shapes(outputs)} is 0 whatever the parameters are, as "
+            f"cross_entropy is of a single class: give an output per class, or another loss, like "
+            f"mse for numbers and bce_with_logits for labels of 0 and 1"
+        )
 
 
 def _check_graph(loss: Tensor) -> None:

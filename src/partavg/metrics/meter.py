@@ -14,7 +14,7 @@ from partavg.core.loop import Record, unwatched
 from partavg.data.samples import Samples
 from partavg.metrics.metric import Metric, Row, Value
 from partavg.metrics.moment import Moment, due
-from partavg.metrics.table import METRICS, OF_CLIENTS, is_extra
+from partavg.metrics.table import METRICS, is_extra
 from partavg.scores.classes import accuracy
 from partavg.scores.score import MetricFailed, Score, Unmeasurable
 
@@ -99,33 +99,29 @@ class Meter:
         device = simulation.workers.params.device
         self._lap = Stopwatch(self.timings, device) if options.timings else unwatched
 
-    def check_measured(self, key: str, asked_by: str) -> None:
-        """Raise a ValueError if no row will have the metric that something goes by."""
-        if reason := self._unmeasured(key):
-            raise ValueError(
-                f"{asked_by} goes by {key!r}, which this run does not measure: {reason}"
-            )
-
-    def _unmeasured(self, key: str) -> str:
-        """Why no row has a metric; empty if rows have it."""
-        now, known = self._now, {metric.key: metric for metric in self._metrics}
-        if key not in known or known[key].when == "end":
-            rows = [metric.key for metric in self._metrics if metric.better != "neither"]
-            return f"use one like {', '.join(k for k in rows if known[k].when != 'end')}"
-        if known[key].sums or key == "test_loss":
-            if now.test is None:
-                return "give test samples"
+    def check_measured(self, what: str, key: str) -> None:
+        """Raise a ValueError if a metric by which something is decided would be in no row."""
+        metric = next((metric for metric in self._metrics if metric.key == key), None)
+        if metric is None or metric.when == "end":
+            raise ValueError(f"{what} {key!r} is in no row of this run: add it to the metrics")
+        if key.startswith("clients_"):
+            if self._now.test_split is None:
+                raise ValueError(
+                    f"{what} {key!r} is of clients, who have no test samples of their own: give "
+                    f"them some, test_split in Python, metrics.clients_every in a recipe"
+                )
+            if self._now.test and key.startswith("clients_accuracy"):
+                _try(self._simulation, self._options, self._now.test, [METRICS["accuracy"].score])
+        elif metric.sums or key == "test_loss":
+            if self._now.test is None:
+                raise ValueError(f"{what} {key!r} is measured on test samples: give test")
             if self._simulation.local:
-                return "with local parameters nobody has the averaged model; use clients_accuracy"
-        if key in OF_CLIENTS and not (now.test_split and self._options.clients_every):
-            return "give the test samples of each client (test_split, metrics.clients_every)"
-        view = key.removeprefix("accuracy_")
-        if view != key and not is_extra(key) and view not in self._options.local_accuracy:
-            return f"name {view} in metrics.local_accuracy"
-        if now.test and not is_extra(key) and "accuracy" in key:
-            few = self._simulation.evaluate_worker(0, now.test.some(slice(_FEW)))
-            return "" if few.accuracy is not None else "outputs and targets are no classes"
-        return ""
+                raise ValueError(
+                    f"{what} {key!r} is of the averaged model, which nobody has where parameters "
+                    f"are local: use clients_accuracy or clients_loss"
+                )
+            if metric.sums:
+                _try(self._simulation, self._options, self._now.test, [metric.score])
 
     def watch(self, phase: str) -> None:
         """Follow the training loop through its phases."""

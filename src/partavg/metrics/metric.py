@@ -202,8 +202,14 @@ def distinct(metrics: Iterable[Metric]) -> list[Metric]:
 
 
 def number(value: float, form: str) -> str:
-    """A number for a table; what is only rounding error reads as 0."""
-    return format(rounded(value), form).rstrip(".")
+    """A number for a table; what is only rounding error reads as 0, and nothing else does.
+
+    >>> number(76.04, ".1f"), number(0.0066, ".1f"), number(1e-12, ".1f")
+    ('76.0', '0.0066', '0.0')
+    """
+    text = format(rounded(value), form).rstrip(".")
+    hidden = rounded(value) and not re.search("[1-9]", text)
+    return f"{value:.2g}" if hidden else text
 
 
 def rounded(value: float) -> float:

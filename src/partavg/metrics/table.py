@@ -35,7 +35,7 @@ def columns(summaries: Iterable[Row], asked: Iterable[Metric] = ()) -> list[Colu
         for metric in presented(asked)
         for column in metric.columns
         if column.key in known
-        or not (is_extra(metric.key) or metric.sums or metric.key in OF_CLIENTS)
+        or not (is_extra(metric.key) or metric.sums or metric.key in _OF_CLIENTS)
     ]
 
 
@@ -190,8 +190,7 @@ _ALWAYS = (
 )  # fmt: skip
 """What runs measure without being asked, in the order of a row's keys."""
 
-OF_CLIENTS = frozenset(metric.key for metric in _clients())
-"""Those of clients' own models."""
+_OF_CLIENTS = frozenset(metric.key for metric in _clients())
 
 _ASKED = (
     Metric("top_k", title="Top-{k} accuracy", note=f"{_ON_TEST}, %", unit="%",

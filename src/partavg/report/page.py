@@ -9,7 +9,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from partavg.comparison import NOTE
+from partavg.comparison import CLIENTS, NOTE
 from partavg.folder import write_text
 from partavg.report import heat, palette, phases, sections
 from partavg.report.chart import draw, swatch
@@ -18,7 +18,7 @@ from partavg.report.data import as_json
 from partavg.report.heat import HeatMaps
 from partavg.report.runs import Group, ShownRun, grouped
 from partavg.report.sides import side_by_side
-from partavg.report.table import TextTable, comparison
+from partavg.report.table import TextTable, columns, comparison
 from partavg.report.words import seen
 
 _MANY = 12  # groups before whose legend stands what shows or hides them all
@@ -63,7 +63,7 @@ def _main(
         sections.story(groups),
         "<h2>Results</h2>",
         comparison(groups).html(),
-        f'<p class="soft">{escape(NOTE)}</p>',
+        f'<p class="soft">{escape(_note(groups))}</p>',
         *(table.html() for table in (*tables, *clients) if table.rows),
     ]
     if drawn:
@@ -78,6 +78,12 @@ def _main(
     parts.append("<h2>Environment</h2>")
     parts += _sides("Environment", side_by_side("Environment", groups, _environment))
     return [part for part in parts if part]
+
+
+def _note(groups: Sequence[Group]) -> str:
+    """What the results are of."""
+    clients = any(column.key.startswith("clients_") for column in columns(groups))
+    return f"{NOTE} {CLIENTS}" if clients else NOTE
 
 
 def _legend(groups: Sequence[Group]) -> str:

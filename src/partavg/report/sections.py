@@ -51,7 +51,19 @@ def _runs(group: Group) -> str:
     """How many seeds it has and whether they are finished, where that is worth saying."""
     seeds = f", {len(group.runs)} seeds" if len(group.runs) > 1 else ""
     state = f' <span class="open">{escape(group.status)}</span>' if group.status else ""
-    return escape(seeds) + state
+    return escape(seeds + _early(group)) + state
+
+
+def _early(group: Group) -> str:
+    """After which steps runs were stopped early, if any were."""
+    found = ((run.summary or {}).get("stopped_at") for run in group.runs)
+    ends = [step for step in found if isinstance(step, int)]
+    steps = sorted(set(ends))
+    if not steps:
+        return ""
+    last = f"steps {steps[0]} to {steps[-1]}" if len(steps) > 1 else f"step {steps[0]}"
+    some = f"{len(ends)} " if len(ends) < len(group.runs) else ""
+    return f", {some}stopped early after {last}"
 
 
 def clients(group: Group) -> TextTable:

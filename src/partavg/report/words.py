@@ -17,12 +17,15 @@ def task(settings: Settings) -> str:
     if any(key.startswith("flower.") for key in settings):
         flower = get("flower.job", "federation")
         return f"{workers} clients of Flower train together ({flower}) for {_budget(settings)}"
-    data = f" on {get('data.name')}" if "data.name" in settings else ""
-    split = f" ({get('split.name')} split{_alpha(settings)})" if "split.name" in settings else ""
-    text = (
-        f"{workers} workers train {get('model.name', 'a model')}{data}{split} for "
-        f"{_budget(settings)}"
-    )
+    data, split = "", ""
+    if get("data.name") == "given":  # made in Python, where data have no name
+        data = f" on {get('data.samples', '?')} samples"
+    elif "data.name" in settings:
+        data = f" on {_bare(get('data.name'))}"
+    if get("split.name", "given") != "given":
+        split = f" ({_bare(get('split.name'))} split{_alpha(settings)})"
+    model = _bare(get("model.name", "a model"))
+    text = f"{workers} workers train {model}{data}{split} for {_budget(settings)}"
     fraction = get("participation.fraction", 1)
     return text + (f", {100 * fraction:g} % of them at a time" if fraction != 1 else "")
 
@@ -42,7 +45,9 @@ def scheme(settings: Settings) -> str:
         said = f"the whole model after {every}"
     if settings.get("adapt.name", "fixed") != "fixed":
         said += f" at first, then as {settings['adapt.name']} adapts it"
-    return f"{said}; {settings.get('solver.name', 'sgd')}"
+    if own := settings.get("averaging.local"):
+        said += f", and each client keeps {', '.join(map(str, own))} to itself"
+    return f"{said}; {_bare(settings.get('solver.name', 'sgd'))}"
 
 
 def tasks(groups: Sequence[Group]) -> dict[str, list[Group]]:
@@ -84,6 +89,11 @@ def seen(groups: Sequence[Group]) -> str:
     if len(groups) < 2 or not (alike and ended and main_metric(results)):
         return ""
     return verdict(results)
+
+
+def _bare(name: object) -> str:
+    """A name without the file or module of one's own that it is from."""
+    return str(name).rpartition(":")[2]
 
 
 def _budget(settings: Settings) -> str:

@@ -19,6 +19,7 @@ from partavg.metrics.table import presented
 from partavg.sinks.sink import RunInfo, Sink
 
 _LINE_EVERY = 10.0  # seconds between plain lines of one run
+EARLY = "stopped early"
 
 
 class Display(Sink, Protocol):
@@ -76,7 +77,9 @@ class Bars:
         self._progress.update(self._task, completed=row["step"], status=str(self._status))
 
     def end(self, summary: Row | None) -> None:
-        """Leave the bar where it is."""
+        """Leave the bar where it is, and say so if the run ended before its last step."""
+        if summary and "stopped_at" in summary:
+            self._progress.update(self._task, status=f"{self._status}, {EARLY}")
 
 
 class Lines:
@@ -114,7 +117,10 @@ class Lines:
         self.say(f"{about.label}: step {step}/{about.steps}, {self._status}, {left:.0f} s left")
 
     def end(self, summary: Row | None) -> None:
-        """Say no more."""
+        """Say where the run ended, if that was before its last step."""
+        if summary and "stopped_at" in summary:
+            about, step = self._about, summary["stopped_at"]
+            self.say(f"{about.label}: step {step}/{about.steps}, {self._status}, {EARLY}")
 
 
 class Status:

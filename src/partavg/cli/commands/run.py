@@ -86,11 +86,13 @@ def run(
 
 def _sentence(summary: dict[str, Any], main: "Metric | None", caveat: str) -> str:
     """How a run ended, in one line: by the metric that runs are compared by, and what it took."""
+    from partavg.metrics.metric import number
+
     said: dict[str, Callable[[Any], str]] = {
         "clients_accuracy_worst": lambda value: f"of the worst client {100 * value:.2f} %",
-        "train_loss": "training loss {:.3f}".format,
+        "train_loss": lambda value: f"training loss {number(value, '.3f')}",
         "peak_discrepancy": "peak discrepancy {:.3g}".format,
-        "bytes": lambda value: f"{value / 1e6:.1f} MB sent per worker",
+        "bytes": lambda value: f"{number(value / 1e6, '.1f')} MB sent per worker",
         "messages": "{} messages".format,
         "seconds": "{:.1f} s".format,
     }
