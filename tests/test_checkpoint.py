@@ -74,6 +74,18 @@ def test_a_full_disk_is_named_and_nothing_is_left_on_it(tmp_path: Path, size: in
     assert len(list(tmp_path.iterdir())) == 1
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux")
+@pytest.mark.parametrize("size", [1, 10_000_000])
+def test_a_model_is_written_whole_or_stays_as_it_was(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "best.pt"
+    checkpoint.save_model(path, {"weight": torch.ones(2)})
+    (tmp_path / "best.pt.tmp").symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"no model could be written to .*No space left.*make room"):
+        checkpoint.save_model(path, {"weight": torch.zeros(size)})
+    assert torch.load(path)["weight"].tolist() == [1, 1]
+    assert len(list(tmp_path.iterdir())) == 1
+
+
 def test_saving_the_same_step_again_replaces_it(tmp_path: Path) -> None:
     save(tmp_path, 1)
     save(tmp_path, 2)

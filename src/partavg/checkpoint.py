@@ -20,20 +20,8 @@ def save(folder: Path, step: int, payload: dict[str, Any]) -> Path:
     The file's name carries the checksum of its content, so one rename publishes both. Others may
     be of later steps, too: damaged ones, left by a run that had to go back.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     draft = folder / "draft.tmp"
-    try:
-        with draft.open("wb") as file:
-            torch.save(payload, file)
-            file.flush()
-            os.fsync(file.fileno())
-    except (OSError, RuntimeError) as error:
-        draft.unlink(missing_ok=True)
-        if isinstance(error, RuntimeError) and "inline_container" not in str(error):
-            raise  # not torch's way to say that a file could not be written
-        code = getattr(error, "errno", None) or errno.ENOSPC
-        sentence = f"no checkpoint could be written to {folder}: {os.strerror(code)}: make room"
-        raise OSError(code, sentence) from error
+    _write(draft, payload, f"no checkpoint could be written to {folder}")
     target = folder / f"step-{step:09d}-{_digest(draft)}.pt"
     draft.replace(target)
     _sync_folder(folder)
@@ -41,6 +29,29 @@ def save(folder: Path, step: int, payload: dict[str, Any]) -> Path:
     for path in found[: found.index(target)] + found[found.index(target) + _KEEP :]:
         path.unlink()
     return target
+
+
+def save_model(path: Path, state: dict[str, Any]) -> None:
+    """Write the state dict of a model whole or not at all."""
+    draft = path.with_name(path.name + ".tmp")
+    _write(draft, state, f"no model could be written to {path}")
+    draft.replace(path)
+
+
+def _write(path: Path, payload: dict[str, Any], failed: str) -> None:
+    """Write a file that is on disk then; an OSError says what `failed`, and leaves nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with path.open("wb") as file:
+            torch.save(payload, file)
+            file.flush()
+            os.fsync(file.fileno())
+    except (OSError, RuntimeError) as error:
+        path.unlink(missing_ok=True)
+        if isinstance(error, RuntimeError) and "inline_container" not in str(error):
+            raise  # not torch's way to say that a file could not be written
+        code = getattr(error, "errno", None) or errno.ENOSPC
+        raise OSError(code, f"{failed}: {os.strerror(code)}: make room") from error
 
 
 def keep(folder: Path, count: int) -> None:

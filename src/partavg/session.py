@@ -5,7 +5,6 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from time import perf_counter
 from typing import Any, NoReturn
 
-import torch
 from torch import Tensor
 
 from partavg import checkpoint
@@ -189,7 +188,7 @@ class Session:
         if self._best and self._best.take(row) and not again:
             model = self._simulation.consensus().cpu()
             if self._folder and self._writes:
-                torch.save(model.state_dict(), self._folder.best_path)
+                checkpoint.save_model(self._folder.best_path, model.state_dict())
         if self._stop:
             stop = self._stop
             self._stopped |= self.processes.first(lambda: bool(stop(row)))
@@ -233,7 +232,7 @@ class Session:
         if self._stopped and self.step < self.steps:
             summary["stopped_at"] = self.step
         if folder and model:
-            torch.save(model.state_dict(), folder.model_path)
+            checkpoint.save_model(folder.model_path, model.state_dict())
             write_json(folder.summary_path, summary)
             checkpoint.keep(folder.checkpoints, int(self._checkpoints.final))
         return summary

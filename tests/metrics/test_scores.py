@@ -350,6 +350,8 @@ def test_inputs_may_be_several() -> None:
     [
         (lambda outputs, targets: 3.0, "gave 3.0: return a sum and a count"),
         (lambda outputs, targets: (1, 2, 3), "return a sum and a count"),
+        (lambda outputs, targets: (1, -2), "a count of -2: return how many there are"),
+        (lambda outputs, targets: (1, -len(targets) * torch.ones(())), "counted -"),
         (lambda outputs, targets: (outputs.sum(0), len(targets)), r"sum \[3\] and a count \[\]"),
         (lambda outputs, targets: (torch.tensor(1j), 1), "return real numbers"),
         (lambda outputs, targets: 1 / 0, "failed with ZeroDivisionError"),

@@ -10,7 +10,6 @@ from statistics import median
 from time import monotonic
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from partavg import checkpoint
@@ -194,7 +193,7 @@ class FederatedRun:
 
     def _finish(self) -> Row:
         """Save the averaged model and the summary, which marks the end."""
-        torch.save(self.model().state_dict(), self.folder.model_path)
+        checkpoint.save_model(self.folder.model_path, self.model().state_dict())
         rows = list(self.folder.rows())
         times = [row["seconds"] for row in rows if row["stage"] == "exchange"]
         members = self.server.roster

@@ -59,6 +59,11 @@ class Score:
 
     def value(self, total: Tensor, count: Tensor) -> float | None:
         """The number; None where nothing was counted, or something that cannot be."""
+        if count.numel() and float(count.min()) < 0:
+            raise MetricFailed(
+                f"metric {self.key!r} failed: it counted {float(count.min()):g}; return how many "
+                f"there are, from 0 on"
+            )
         if not bool(count.isnan().any()):
             return float(self.finish(total, count)) if bool(count.any()) else None
         if self.required:
@@ -97,6 +102,8 @@ def _pair(found: Any) -> Pair:
             f"it gave a sum {shapes[0]} and a count {shapes[1]}: return two numbers, or two "
             f"tensors of one shape"
         )
+    if not isinstance(count, Tensor) and count < 0:  # a tensor on a GPU is not waited for
+        raise ValueError(f"it gave a count of {count:g}: return how many there are, from 0 on")
     return total, count
 
 
