@@ -1,6 +1,7 @@
 """Pieces of the sentences that errors say."""
 
-from numbers import Integral
+import math
+from numbers import Integral, Real
 from typing import Any
 
 
@@ -34,3 +35,10 @@ def whole_number(value: Any, what: str, least: int | None = None) -> int:
         start = "" if least is None else f" from {least}"
         raise ValueError(f"{what} {value!r} is no whole number{start}: use one")
     return int(value)
+
+
+def real_number(value: Any, what: str) -> float:
+    """A finite number; a ValueError for what is none."""
+    if not isinstance(value, Real) or isinstance(value, bool) or not math.isfinite(value):
+        raise ValueError(f"{what} {value!r} is no finite number: use one")
+    return float(value)

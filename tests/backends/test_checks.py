@@ -12,6 +12,8 @@ import partavg
 from partavg import SGD, Participation, Schedule, Simulation, iid
 from partavg.backends.planner import client_weights
 from partavg.flower.settings import Settings
+from partavg.sentences import real_number
+from partavg.solvers.drift import check_base
 
 X, Y = torch.randn(40, 3), torch.arange(40) % 2
 
@@ -162,3 +164,50 @@ def test_images_follow_the_simulation() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
     simulation = made(model=model, samples=(images, Y), transform=partavg.Images.fit(images))
     list(simulation.train(2))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        (lambda: partavg.Cosine(0.1, -5), "steps -5 is no whole number from 1"),
+        (lambda: partavg.StepDecay(float("nan")), "base nan is no finite number"),
+        (lambda: partavg.StepDecay(0.1, -1), "warmup -1 is no whole number from 0"),
+        (lambda: partavg.PostLocal(-1), "until -1 is no whole number from 0"),
+        (lambda: partavg.FedProx(float("nan")), "mu nan is no finite number"),
+        (lambda: partavg.adam(weight_decay=float("inf")), "weight_decay inf is no finite number"),
+        (lambda: partavg.fedadam(lr=float("inf")), "an outer lr of inf is no finite number"),
+        (lambda: SGD(weight_decay=float("nan")), "weight_decay nan is no finite number"),
+    ],
+)
+def test_rates_solvers_and_intervals_want_numbers(wrong: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        wrong()
+
+
+def test_numbers_may_be_of_any_kind_but_no_text() -> None:
+    for value in (1, 0.5, np.float32(2), np.int64(3)):
+        assert real_number(value, "mu") == value
+    for value in ("0.1", None, True, [1], 1j, float("nan")):
+        with pytest.raises(ValueError, match=r"mu .* is no finite number: use one"):
+            real_number(value, "mu")
+
+
+def test_controls_need_a_base_that_says_how_far_it_moves() -> None:
+    check_base(SGD(0.9))
+    with pytest.raises(ValueError, match="base Adam does not say how far a gradient moves"):
+        check_base(partavg.adam())
+
+
+def test_a_class_that_the_model_has_no_output_for_is_a_sentence() -> None:
+    classes = Y.clone()
+    classes[30] = 7
+    with pytest.raises(ValueError, match=r"met a class, or an index, that the model has no place"):
+        list(made(samples=(X, classes), batch=1).train(60))
+    with pytest.raises(
+        ValueError, match=r"on inputs \[40, 3\] and targets \[40\]: Target 7 is out"
+    ):
+        made().evaluate((X, classes))
+    with pytest.raises(
+        ValueError, match=r"cannot be computed on inputs \[40, 2\] and targets \[40\]"
+    ):
+        made().evaluate((X[:, :2], Y))

@@ -15,6 +15,7 @@ from torch import Tensor
 from partavg.core.rates import nearest
 from partavg.core.schedule import Schedule
 from partavg.registry import Names
+from partavg.sentences import whole_number
 
 Notes = dict[str, Any]
 
@@ -63,6 +64,9 @@ class PostLocal:
     measures: ClassVar[bool] = False
     heeds_loss: ClassVar[bool] = False
 
+    def __post_init__(self) -> None:
+        whole_number(self.until, "until", 0)
+
     def first(self, schedule: Schedule) -> Schedule:
         """Average everything after every step."""
         return recut(schedule, 1, 0) if self.until else schedule
@@ -92,6 +96,7 @@ class AdaComm:
     heeds_loss: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        whole_number(self.block, "block")
         if self.block < 1:
             raise ValueError(f"a block of {self.block} steps never ends: use 1 or more")
 
@@ -138,6 +143,7 @@ class FedLAMA:
     heeds_loss: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        whole_number(self.phi, "phi")
         if self.phi < 2:
             raise ValueError(f"phi {self.phi} changes nothing: use 2 or more")
 

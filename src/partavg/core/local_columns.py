@@ -6,7 +6,7 @@ Li, Jiang, Zhang, Kamp, Dou, FedBN: Federated Learning on Non-IID Features via L
 Normalization, 2021.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -154,7 +154,8 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _check(patterns: Sequence[str], params: Layout, buffers: Layout) -> None:
-    if isinstance(patterns, str) or not all(isinstance(pattern, str) for pattern in patterns):
+    listed = isinstance(patterns, Iterable) and not isinstance(patterns, str)
+    if not listed or not all(isinstance(pattern, str) for pattern in patterns):
         raise ValueError(
             f"local {patterns!r} is no list of patterns: give names of parameters, like "
             f"['head.*', '*.bn*']"

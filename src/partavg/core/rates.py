@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Literal
 
 from partavg.registry import Names
+from partavg.sentences import real_number, whole_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,10 @@ class StepDecay:
     factor: float = 0.1
 
     def __post_init__(self) -> None:
+        real_number(self.base, "base")
+        whole_number(self.warmup, "warmup", 0)
+        for step in (*self.at, self.factor):
+            real_number(step, "a decay by, or after step,")
         if not self.factor > 0:
             raise ValueError(f"factor {self.factor} stops training: use a factor above 0")
         if list(self.at) != sorted(self.at) or min(self.at, default=0) < 0:
@@ -50,6 +55,10 @@ class Cosine:
     floor: float = 0.0
 
     def __post_init__(self) -> None:
+        real_number(self.base, "base")
+        whole_number(self.steps, "steps", 1)
+        whole_number(self.warmup, "warmup", 0)
+        real_number(self.floor, "floor")
         if not 0 <= self.floor <= 1:
             raise ValueError(f"floor {self.floor} is outside [0, 1]: it is a share of the rate")
 

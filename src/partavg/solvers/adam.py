@@ -14,6 +14,7 @@ from torch import Tensor
 from partavg.core.abilities import Abilities
 from partavg.core.layout import Layout
 from partavg.core.solver import State, Step, Sync
+from partavg.sentences import real_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,8 @@ class Adam:
     abilities: ClassVar[Abilities] = Abilities(plain=True)
 
     def __post_init__(self) -> None:
+        for name in ("beta1", "beta2", "eps", "weight_decay"):
+            real_number(getattr(self, name), name)
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} {getattr(self, name)} is outside [0, 1): 0.9 is usual")

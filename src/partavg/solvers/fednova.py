@@ -13,7 +13,7 @@ from torch import Tensor
 from partavg.core.abilities import Abilities
 from partavg.core.layout import Layout
 from partavg.core.solver import State, Step, Sync
-from partavg.solvers.drift import ANCHOR, anchored, mean_gradient
+from partavg.solvers.drift import ANCHOR, anchored, check_base, mean_gradient
 from partavg.solvers.sgd import SGD
 
 
@@ -31,6 +31,7 @@ class FedNova:
     @property
     def abilities(self) -> Abilities:
         """The base's; what counts is the direction from the last average."""
+        check_base(self.base)
         return replace(
             self.base.abilities,
             plain=False,

@@ -11,6 +11,7 @@ from torch import Tensor
 from partavg.core.abilities import Abilities, abilities
 from partavg.core.layout import Layout
 from partavg.core.solver import Solver, State, Step, Sync
+from partavg.sentences import real_number
 from partavg.solvers.drift import ANCHOR, anchored
 from partavg.solvers.sgd import SGD
 
@@ -27,6 +28,7 @@ class FedProx:
     base: Solver = field(default_factory=SGD)
 
     def __post_init__(self) -> None:
+        real_number(self.mu, "mu")
         if self.mu < 0:
             raise ValueError(f"mu {self.mu} pushes workers apart: use 0 or more")
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from partavg.core.abilities import Abilities, abilities, below, name_of
 from partavg.core.layout import Layout
 from partavg.core.solver import Solver, State, Step, Sync
+from partavg.sentences import real_number
 from partavg.solvers.adam import Adam, adamw
 from partavg.solvers.drift import ANCHOR, anchored
 from partavg.solvers.sgd import SGD
@@ -36,6 +37,8 @@ class Outer:
     base: Solver = field(default_factory=SGD)
 
     def __post_init__(self) -> None:
+        real_number(self.lr, "an outer lr of")
+        real_number(self.keep, "keep")
         if not self.lr > 0:
             raise ValueError(f"an outer lr of {self.lr} stops training: use a number above 0")
         if below(self.optimizer) is not None:

@@ -14,6 +14,7 @@ from partavg.core.abilities import Abilities
 from partavg.core.layout import Layout
 from partavg.core.solver import State, Step, Sync
 from partavg.kernels.backend import uses_triton
+from partavg.sentences import real_number
 
 Decay = Literal["all", "kernels"]
 MomentumAtAveraging = Literal["local", "averaged", "reset"]
@@ -39,6 +40,8 @@ momentum_at_averaging='local')
     momentum_at_averaging: MomentumAtAveraging = "local"
 
     def __post_init__(self) -> None:
+        real_number(self.momentum, "momentum")
+        real_number(self.weight_decay, "weight_decay")
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum {self.momentum} is outside [0, 1): 0.9 is usual")
         if self.nesterov and not self.momentum:
