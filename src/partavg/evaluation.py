@@ -1,6 +1,7 @@
 """Loss and scores of a model on samples."""
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
@@ -12,13 +13,13 @@ from partavg.core import inputs as trees
 from partavg.core.arguments import check_kind
 from partavg.core.inputs import Inputs
 from partavg.data.convert import as_samples
-from partavg.data.samples import Samples
+from partavg.data.samples import Samples, shapes
 from partavg.engines.model import Loss
 from partavg.registry import mismatch, table
 from partavg.scores.classes import accuracy
 from partavg.scores.mean_loss import MeanLoss
 from partavg.scores.score import Score, add, on_host
-from partavg.sentences import shown
+from partavg.sentences import reason, shown
 from partavg.torch_internals import batch_norms
 
 _BATCH = 500
@@ -141,12 +142,28 @@ def count(
     module.eval()
     summed: dict[str, Any] = {}
     for inputs, targets in _batches(_device(module, samples.inputs), *samples):
-        loss.find_out(partial(_some, module, transform, inputs, targets))
-        outputs = trees.call(module, transform(inputs))
-        found = {"": loss.of(outputs, targets), **{s.key: s.of(outputs, targets) for s in scores}}
+        with _computing(inputs, targets):
+            loss.find_out(partial(_some, module, transform, inputs, targets))
+            outputs = trees.call(module, transform(inputs))
+            lost = loss.of(outputs, targets)
+        found = {"": lost, **{score.key: score.of(outputs, targets) for score in scores}}
         summed = {key: add(summed[key], found[key]) for key in found} if summed else found
     pairs = {key: on_host(pair) for key, pair in summed.items()}
     return Counts(pairs.pop("", None), pairs)
+
+
+@contextmanager
+def _computing(inputs: Inputs, targets: Inputs) -> Iterator[None]:
+    """Say of which samples a model or a loss cannot be computed."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, TypeError, IndexError) as error:
+        raise ValueError(
+            f"the model and the loss cannot be computed on inputs {shapes(inputs)} and targets "
+            f"{shapes(targets)}: {reason(error)}"
+        ) from error
 
 
 @torch.no_grad()

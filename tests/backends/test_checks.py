@@ -12,6 +12,7 @@ import partavg
 from partavg import SGD, Participation, Schedule, Simulation, iid
 from partavg.backends.planner import client_weights
 from partavg.flower.settings import Settings
+from partavg.solvers.drift import check_base
 
 X, Y = torch.randn(40, 3), torch.arange(40) % 2
 
@@ -162,3 +163,24 @@ def test_images_follow_the_simulation() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
     simulation = made(model=model, samples=(images, Y), transform=partavg.Images.fit(images))
     list(simulation.train(2))
+
+
+def test_controls_need_a_base_that_says_how_far_it_moves() -> None:
+    check_base(SGD(0.9))
+    with pytest.raises(ValueError, match="base Adam does not say how far a gradient moves"):
+        check_base(partavg.adam())
+
+
+def test_a_class_that_the_model_has_no_output_for_is_a_sentence() -> None:
+    classes = Y.clone()
+    classes[30] = 7
+    with pytest.raises(ValueError, match=r"met a class, or an index, that the model has no place"):
+        list(made(samples=(X, classes), batch=1).train(60))
+    with pytest.raises(
+        ValueError, match=r"on inputs \[40, 3\] and targets \[40\]: Target 7 is out"
+    ):
+        made().evaluate((X, classes))
+    with pytest.raises(
+        ValueError, match=r"cannot be computed on inputs \[40, 2\] and targets \[40\]"
+    ):
+        made().evaluate((X[:, :2], Y))

@@ -65,6 +65,7 @@ from partavg.engines.fused.precision import Precision
 from partavg.engines.model import Loss, RowModel
 from partavg.evaluation import Asked, Evaluation, Transform, recompute_statistics_
 from partavg.scores.mean_loss import MeanLoss
+from partavg.sentences import reason
 from partavg.solvers.sgd import SGD
 
 Augment = Callable[[Any, Tensor | None], Any]
@@ -296,6 +297,17 @@ class Simulation:
 
     def train(self, until: int, watch: Watch = unwatched) -> Iterator[Record]:
         """Train up to step `until`; yield a record after each iteration."""
+        try:
+            yield from self._train(until, watch)
+        except IndexError as error:
+            if "out of " not in str(error):  # as torch says of classes and of words
+                raise
+            raise ValueError(
+                f"step {self.workers.step + 1} met a class, or an index, that the model has no "
+                f"place for ({reason(error)}): mend the samples, or make the model larger"
+            ) from error
+
+    def _train(self, until: int, watch: Watch) -> Iterator[Record]:
         workers, current, reduce = self.workers, self._current, self._processes.reduce
         while workers.step < until:
             current.change_(workers, self._solver, self._lr(workers.step + 1), reduce)

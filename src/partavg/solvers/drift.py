@@ -24,8 +24,18 @@ def mean_gradient(change: Float[Tensor, "m n"], sync: Sync) -> Float[Tensor, "m 
     return change * inverse.to(change.dtype)
 
 
+def check_base(base: object) -> None:
+    """Raise a ValueError for a base other than SGD, of which nobody knows how far it moves."""
+    if not isinstance(base, SGD):
+        raise ValueError(
+            f"base {type(base).__name__} does not say how far a gradient moves a worker: use SGD, "
+            f"with or without momentum"
+        )
+
+
 def correcting(base: SGD, own: str) -> Abilities:
     """What solvers can do and need that correct a base's steps by what clients remember."""
+    check_base(base)
     local = base.momentum_at_averaging == "local"
     beside = base.momentum > 0 and local
     return replace(

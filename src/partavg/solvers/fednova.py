@@ -14,7 +14,7 @@ from partavg.core.abilities import Abilities
 from partavg.core.arguments import check_kind
 from partavg.core.layout import Layout
 from partavg.core.solver import State, Step, Sync
-from partavg.solvers.drift import ANCHOR, anchored, mean_gradient
+from partavg.solvers.drift import ANCHOR, anchored, check_base, mean_gradient
 from partavg.solvers.sgd import SGD
 
 
@@ -35,6 +35,7 @@ class FedNova:
     @property
     def abilities(self) -> Abilities:
         """The base's; what counts is the direction from the last average."""
+        check_base(self.base)
         return replace(
             self.base.abilities,
             plain=False,
