@@ -1,5 +1,6 @@
 """What a user has in a file of their own: one of each kind that a recipe names."""
 
+import sys
 from pathlib import Path
 
 OWN = '''
@@ -117,6 +118,7 @@ sinks = ["{0}:Lines"]
 def write(folder: Path, named: str = "own.py") -> Path:
     """The files, and a recipe that names their things."""
     folder.mkdir(parents=True, exist_ok=True)
+    sys.modules.pop("helpers", None)  # that of another test in this process
     (folder / f"{named.removesuffix('.py')}.py").write_text(OWN)
     (folder / "helpers.py").write_text(HELPERS)
     recipe = folder / "recipe.toml"

@@ -255,7 +255,7 @@ SINGLE = tuple((Span(column, column + 1),) for column in range(4))
     [
         ({"partition": "channels"}, "partition 'channels' is not known: did you mean 'channel'?"),
         ({"partition": Partition(4, SINGLE)}, "the partition has 4 columns and the model"),
-        ({"partition": len}, "partition <built-in function len> is none: give a partavg.Partition"),
+        ({"partition": len}, "partition len is none: give a partavg.Partition"),
         ({"weights": "size"}, "weights 'size' is not known: use uniform or samples"),
         ({"buffers": "mean"}, "buffers 'mean' is not known: use part, every, local, recompute"),
         ({"partition": "layer"}, "cannot fill 4 parts: the model has 1 layers; use 1 to 1 parts"),

@@ -451,7 +451,10 @@ def test_a_dataset_takes_any_form() -> None:
         (lambda: Dataset((X, Y), (X, Y), writers=[0.5] * 30), "client ids are floating point"),
         (lambda: Dataset((X, Y), (IDS, Y)).check("d"), "inputs of one shape"),
         (lambda: Dataset((X, Y), (X, Y), 2).check("d"), "with 2 classes, use 0 to 1"),
-        (lambda: Dataset((X, Y), (X, Y), 3, [1]).check("d"), "writers of 1: give one for each"),
+        (
+            lambda: Dataset((X, Y), (X, Y), 3, [1]).check("d"),
+            "writers has 1 entries for 30 samples",
+        ),
         (
             lambda: Dataset((X, Y), (X, Y))._replace(classes=2.0).check("d"),
             "has classes 2.0: give their number, or None",
