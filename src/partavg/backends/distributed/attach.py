@@ -1,10 +1,13 @@
 """Partial averaging for a user's own loop, in three lines."""
 
+import atexit
 import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.metadata import version
+from time import sleep
 
 import torch
 import torch.distributed as dist
@@ -131,6 +134,7 @@ def attach(
         row.remember_start_()
     current = CurrentPlan(schedule, adapt, replace(planner, weight=own_weight))
     rolls = [RollCall.of(peers) for peers in groups]
+    _outlive_messages()
     return Averager(row, optimizer, current, own, collective, inside, rolls)
 
 
@@ -244,6 +248,15 @@ def _check_gathering(
                 f"{what} does not go with an aggregate of your own, which must see whole messages "
                 f"of all ranks: leave one of them out"
             )
+
+
+@cache
+def _outlive_messages() -> None:
+    """Let Python end a moment later, so that gloo's threads have forgotten the last message.
+
+    Tensors cannot be forgotten once Python ends: the process would be aborted instead.
+    """
+    atexit.register(sleep, 0.05)
 
 
 def _sum(weight: float, groups: Sequence[dist.ProcessGroup]) -> float:

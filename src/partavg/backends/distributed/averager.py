@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from partavg.backends.current_plan import CurrentPlan
-from partavg.backends.distributed.collectives import AllReduce, Collective
+from partavg.backends.distributed.collectives import AllReduce, Collective, Left
 from partavg.backends.distributed.module_row import ModuleRow
 from partavg.backends.distributed.on_optimizer import (
     correct_gradients_,
@@ -116,12 +116,16 @@ class Averager:
             settle_(self._row, plan, self._solver, self._collective, plainly=True)
 
     def detach(self) -> None:
-        """Let the optimizer be as it was."""
+        """Let the optimizer be as it was, and the process groups go.
+
+        Torch's threads end with the last one who holds a group; those that outlive Python abort it.
+        """
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
         for roll in self._rolls:
             roll.close()
+        self._collective, self._inside, self._rolls = Left(self._collective), None, ()
 
     def state_dict(self) -> dict[str, Any]:
         """All that a checkpoint needs beside the model and the optimizer; each rank has its own."""

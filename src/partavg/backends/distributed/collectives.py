@@ -77,6 +77,23 @@ class NoOthers(Collective):
         return lambda: rows
 
 
+class Left(Collective):
+    """That of a rank which has left the others: it knows what was sent, and nobody to send to."""
+
+    def __init__(self, before: Collective) -> None:
+        self.bytes, self.messages, self._state = before.bytes, before.messages, before.state()
+
+    def __call__(
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+    ) -> Arriving:
+        """There is nobody any more."""
+        raise ValueError("the averager was detached: call attach again to average")
+
+    def state(self) -> dict[str, Any]:
+        """As it was."""
+        return self._state
+
+
 class AllReduce(Collective):
     """One collective per message, with a trailer of the ranks behind it."""
 
