@@ -23,6 +23,7 @@ from partavg.backends.distributed.checks import (
     check_arguments,
     check_gathering,
     check_manager,
+    check_parts,
     groups_of,
 )
 from partavg.backends.distributed.collectives import AcrossMachines, AllReduce, Collective, NoOthers
@@ -96,7 +97,7 @@ def attach(
     4
     >>> dist.destroy_process_group()
     """
-    groups = [] if manager else groups_of(group)
+    groups = [] if manager is not None else groups_of(group)
     try:
         optimizers = optimizers_of(optimizer)
         check_scaler(scaler, optimizers)
@@ -113,6 +114,7 @@ def attach(
         )
         check_delay(delay, schedule, buffers)
         module = bare(model, groups)
+        check_parts(schedule.parts, module)
         row = ModuleRow.of(module, (adapt.first(schedule) if adapt else schedule).parts)
         check_ownership(optimizers, row.trainable)
         layouts = row.param_columns.layout, row.buffer_columns.layout
@@ -145,7 +147,7 @@ def attach(
     rounded = WIRE_FORMATS[wire].codec is not None
     connections = Connections(groups, words, row.params.device, apart=rounded)
     collective: Collective
-    if manager:
+    if manager is not None:
         own_weight, inside = weight, None  # of those alive, found out with every message
         collective = Replicas(manager, row, weight, facts)
     else:

@@ -82,6 +82,16 @@ def check_arguments(
     check_recut(adapt, partition)
 
 
+def check_parts(parts: int, model: nn.Module) -> None:
+    """Raise a ValueError for more parts than numbers, before anything is made for each of them."""
+    size = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    if parts > max(1, size):
+        raise ValueError(
+            f"a model of {size:,} trainable numbers cannot fill {parts} parts: use fewer, with "
+            f"parts= or a shorter interval"
+        )
+
+
 def check_manager(
     manager: Manager | None,
     group: Group | None,
@@ -91,6 +101,7 @@ def check_manager(
     solver: Solver,
 ) -> None:
     """Raise a ValueError for what replicas that come and go cannot do."""
+    check_kind("manager", manager, Manager | None, "torchft.Manager(…)")
     refused = {
         "a group": group is not None,
         f"wire {wire!r}": wire != "full",

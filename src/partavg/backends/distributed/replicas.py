@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch.distributed as dist
 from jaxtyping import Float
@@ -14,6 +14,7 @@ from partavg.core.average import Arriving
 from partavg.core.workers import Workers
 
 
+@runtime_checkable
 class Manager(Protocol):
     """What is needed of torchft's Manager."""
 
