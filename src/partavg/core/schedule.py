@@ -1,7 +1,7 @@
 """Which parts are averaged after which step."""
 
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 
 import numpy as np
 
@@ -67,8 +67,8 @@ class Schedule:
             return
         if self.shuffle is not None:
             raise ValueError(
-                "a schedule that is shuffled draws when each part is due, and offsets say it: leave "
-                "one of them out"
+                "a schedule that is shuffled draws when each part is due, and offsets say it: "
+                "leave one of them out"
             )
         interval = check_whole("interval", self.interval, 1)
         for offset in self.offsets:
@@ -148,6 +148,14 @@ class Schedule:
             for part, offset in enumerate(self.offsets)
             if offset == place and (cycle + 1) % every[part] == 0
         )
+
+    @property
+    def gap(self) -> int:
+        """The fewest steps between two averagings: none where several parts are due at once."""
+        if not self.offsets:
+            return self.interval // self.parts
+        due = sorted(self.offsets)
+        return min(b - a for a, b in pairwise([*due, due[0] + self.interval]))
 
     def cycle_ends(self, step: int) -> bool:
         """Whether a cycle is complete after a step."""

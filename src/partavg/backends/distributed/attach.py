@@ -22,10 +22,18 @@ from partavg.backends.distributed.collectives import AcrossMachines, AllReduce, 
 from partavg.backends.distributed.compressed import Compressed
 from partavg.backends.distributed.module_row import ModuleRow
 from partavg.backends.distributed.on_optimizer import on_top_of
-from partavg.backends.distributed.replicas import Manager, Replicas
-from partavg.backends.planner import Planner, check_aggregate, check_needs, check_recut
+from partavg.backends.distributed.replicas import Manager, Replicas, check_manager
+from partavg.backends.planner import (
+    Cut,
+    Planner,
+    check_aggregate,
+    check_fresh,
+    check_needs,
+    check_recut,
+    draws_columns,
+)
 from partavg.backends.rank_failure import RollCall
-from partavg.core.abilities import abilities, described, name_of
+from partavg.core.abilities import described
 from partavg.core.adapt import Adapt
 from partavg.core.aggregate import Aggregate, weighted_sum
 from partavg.core.local_columns import Sharing, matches, sharing
@@ -44,9 +52,11 @@ def attach(
     *,
     interval: int,
     parts: int | None = None,
-    partition: str | Partition = "channel",
+    partition: Cut = "channel",
     shuffle: bool = False,
+    offsets: Sequence[int] | None = None,
     delay: int = 0,
+    mix: float | None = None,
     wire: str = "full",
     buffers: str = "part",
     local: Sequence[str] = (),
@@ -61,8 +71,12 @@ def attach(
     """Average a model over the ranks of a process group, a part after every step of its optimizer.
 
     All ranks start from the first one's model. In `interval` steps each of `parts` is averaged
-    once; by default there are as many parts as steps, with 1 it is periodic averaging. `delay` lets
-    that many steps pass while an average is on its way, `wire` rounds messages to "bf16" or "int8".
+    once; by default there are as many parts as steps, with 1 it is periodic averaging. `partition`
+    is a name like "channel" or "strided", "fresh" for columns drawn anew every time, a `Partition`,
+    or for each part a list of patterns of names. `offsets` say after which steps, modulo the
+    interval, each part is averaged. `delay` lets that many steps pass while an average is on its
+    way, `mix` is the share of its own that a rank keeps when it arrives (docs/streaming.md). `wire`
+    rounds messages to "bf16" or "int8".
     Float `buffers` are averaged with their "part", at "every" averaging, or stay "local". `local`
     are patterns of names, like "head.*", of parameters and buffers that are never averaged: each
     rank begins and goes on with its own. Ranks count by `weight`. A `solver` goes on top of the
@@ -87,24 +101,34 @@ def attach(
     try:
         _check(weight, buffers, wire, group, adapt, partition)
         own = on_top_of(optimizer, solver)
-        check_needs(own, delay=delay)
-        _check_manager(manager, group, wire, delay, adapt, own)
+        check_needs(own, delay=delay, mix=mix)
+        schedule = _schedule(interval, parts, partition, offsets, seed if shuffle else None)
+        if manager:
+            check_manager(
+                solver=own,
+                schedule=schedule,
+                delay=delay,
+                adapt=adapt,
+                wire=wire,
+                fresh=draws_columns(partition),
+                group=group,
+            )
         _check_gathering(aggregate, own, group, wire, manager)
-        schedule = Schedule(
-            interval, interval if parts is None else parts, seed if shuffle else None
-        )
         check_delay(delay, schedule, buffers)
+        check_fresh(partition, own, schedule, delay, adapt)
         row = ModuleRow.of(model, (adapt.first(schedule) if adapt else schedule).parts)
         layouts = row.param_columns.layout, row.buffer_columns.layout
         shared = sharing(local, *layouts)
         row.local = shared[0].local
-        planner = _Planner(row, shared, partition, buffers, delay, seed, aggregate)
+        planner = _Planner(row, shared, partition, buffers, delay, seed, aggregate, mix)
         facts: dict[str, object] = {
             "torch": torch.__version__,
             "partavg": version("partavg"),
             "interval": schedule.interval,
             "parts": schedule.parts,
+            "offsets": schedule.offsets,
             "delay": delay,
+            "mix": mix,
             "shuffle": schedule.shuffle,
             "buffers": buffers,
             "local": ", ".join(local),
@@ -112,9 +136,10 @@ def attach(
             "solver": described(own),
             "adapt": adapt,
             "aggregate": described(aggregate),
-            "seed": seed if aggregate is not weighted_sum else None,
+            "seed": seed if aggregate is not weighted_sum or draws_columns(partition) else None,
             "a model of": row.describe(),
             "partition": planner(schedule).partition.digest()[:12],
+            "fresh columns": draws_columns(partition),
         }
     except ValueError as error:
         agree(groups, {}, error)
@@ -123,7 +148,7 @@ def attach(
     collective: Collective
     if manager:
         own_weight, inside = weight, None  # of those alive, found out with every message
-        collective = Replicas(manager, row, weight, facts)
+        collective = Replicas(manager, row, weight, facts, shared[1].local)
     else:
         own_weight = weight / _sum(weight, groups)
         collective, inside = _collectives(groups, group, wire, own_weight)
@@ -144,11 +169,12 @@ class _Planner:
 
     row: ModuleRow
     sharing: tuple[Sharing, Sharing]
-    partition: str | Partition
+    partition: Cut
     buffers: str
     delay: int
     seed: int
     aggregate: Aggregate
+    mix: float | None
     weight: float = 1.0
     """Of this rank, where those of all sum to 1."""
 
@@ -162,15 +188,32 @@ class _Planner:
             delay=self.delay,
             seed=self.seed,
             aggregate=self.aggregate,
+            mix=self.mix,
         )(schedule)
-        cut = plan.partition
+        cut, fresh = plan.partition, plan.fresh
         parts = tuple(map(params.cut, cut.parts))
         return replace(
             plan,
             partition=Partition(cut.size, parts, params.cut(cut.local)),
             buffer_parts=tuple(map(buffers.cut, plan.buffer_parts)),
             local_buffers=buffers.cut(plan.local_buffers),
+            fresh=fresh and replace(fresh, spans=params.cut(fresh.spans)),
         )
+
+
+def _schedule(
+    interval: int,
+    parts: int | None,
+    partition: Cut,
+    offsets: Sequence[int] | None,
+    shuffle: int | None,
+) -> Schedule:
+    """When which part is due: as many parts as somebody says, or as there are steps."""
+    if parts is None and offsets is not None:
+        parts = len(offsets)
+    if parts is None:
+        parts = len(partition) if isinstance(partition, list | tuple) else interval
+    return Schedule(interval, parts, shuffle, offsets=tuple(offsets or ()))
 
 
 def _groups(group: Group | None) -> list[dist.ProcessGroup]:
@@ -198,7 +241,7 @@ def _check(
     wire: str,
     group: Group | None,
     adapt: Adapt | None,
-    partition: str | Partition,
+    partition: Cut,
 ) -> None:
     if not 0 < weight < math.inf:
         raise ValueError(f"weight {weight} makes no sense: use a number above 0")
@@ -208,31 +251,12 @@ def _check(
         raise ValueError(f"wire {wire!r} is not known: use {', '.join(WIRE_FORMATS)}")
     if WIRE_FORMATS[wire].codec and isinstance(group, DeviceMesh):
         raise ValueError(f"wire {wire!r} does not go with a mesh yet: use full")
+    if WIRE_FORMATS[wire].codec and draws_columns(partition):
+        raise ValueError(
+            f"wire {wire!r} adds to a part's next message what rounding lost of this one, and "
+            f"fresh columns are others every time: use full, or another partition"
+        )
     check_recut(adapt, partition)
-
-
-def _check_manager(
-    manager: Manager | None,
-    group: Group | None,
-    wire: str,
-    delay: int,
-    adapt: Adapt | None,
-    solver: Solver,
-) -> None:
-    """Raise a ValueError for what replicas that come and go cannot do."""
-    refused = {
-        "a group": group is not None,
-        f"wire {wire!r}": wire != "full",
-        f"delay {delay}": delay,
-        f"adapt {type(adapt).__name__}": adapt,
-        f"solver {name_of(solver)}": not abilities(solver).renewed_by_averaging,
-    }
-    for what, given in refused.items():
-        if manager and given:
-            raise ValueError(
-                f"{what} does not go with a manager: replicas that return would not know what the "
-                f"others remember; leave one of them out"
-            )
 
 
 def _check_gathering(
