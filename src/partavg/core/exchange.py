@@ -59,6 +59,8 @@ def average_(
         workers.notes["apart"][part] = _discrepancy(workers, part, plan, reduce)
     workers.steps[:, part] = 0
     workers.lr_sum[:, part] = 0
+    if abilities(solver).outer_step:
+        workers.count_outer_step_(part)
     if delay:
         workers.pending[part] = {
             "arrives": workers.step + delay,
