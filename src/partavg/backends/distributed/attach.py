@@ -97,7 +97,7 @@ def attach(
         row = ModuleRow.of(model, (adapt.first(schedule) if adapt else schedule).parts)
         layouts = row.param_columns.layout, row.buffer_columns.layout
         shared = sharing(local, *layouts)
-        row.local = shared[0].local
+        row.local = shared[0].local | shared[1].local
         planner = _Planner(row, shared, partition, buffers, delay, seed, aggregate)
         facts: dict[str, object] = {
             "torch": torch.__version__,

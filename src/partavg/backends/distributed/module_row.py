@@ -55,11 +55,12 @@ class Columns:
 class ModuleRow(Workers):
     """One worker whose parameters stay in a module: `params` and `buffers` have no columns."""
 
+    module: nn.Module = field(kw_only=True)
     trainable: list[nn.Parameter] = field(kw_only=True)
     param_columns: Columns = field(kw_only=True)
     buffer_columns: Columns = field(kw_only=True)
     local: frozenset[str] = field(default=frozenset(), kw_only=True)
-    """The names of parameters that are this worker's own."""
+    """The names of parameters and buffers that are this worker's own."""
 
     @classmethod
     def of(cls, module: nn.Module, parts: int) -> "ModuleRow":
@@ -78,6 +79,7 @@ class ModuleRow(Workers):
             clock,
             clock.clone(),
             clock[:, :1].clone(),
+            module=module,
             trainable=list(params.values()),
             param_columns=columns,
             buffer_columns=Columns(_buffers(module)),

@@ -74,9 +74,9 @@ class Replicas(Collective):
             self._manager.should_commit()
         return self._open
 
-    def at(self, step: int, *, leaving: bool = False) -> None:
+    def at(self, step: int, *, leaving: int = False) -> None:
         """Nobody may join those who leave."""
-        self._leaving = leaving
+        self._leaving = bool(leaving)
 
     def __call__(
         self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
