@@ -21,6 +21,7 @@ from partavg.backends.distributed.averager import Averager
 from partavg.backends.distributed.collectives import AcrossMachines, AllReduce, Collective, NoOthers
 from partavg.backends.distributed.compressed import Compressed
 from partavg.backends.distributed.module_row import ModuleRow
+from partavg.backends.distributed.narrow import Narrow, narrow_type
 from partavg.backends.distributed.on_optimizer import on_top_of
 from partavg.backends.distributed.replicas import Manager, Replicas
 from partavg.backends.planner import Planner, check_aggregate, check_needs, check_recut
@@ -126,7 +127,8 @@ def attach(
         collective = Replicas(manager, row, weight, facts)
     else:
         own_weight = weight / _sum(weight, groups)
-        collective, inside = _collectives(groups, group, wire, own_weight)
+        narrow = narrow_type(row, own) if aggregate is weighted_sum else None
+        collective, inside = _collectives(groups, group, wire, own_weight, narrow)
     own_tensors = {name for some in shared for name in some.local}
     _start_alike(model, groups, lambda name: name in own_tensors or matches(name, local))
     row.start_memory_(own)
@@ -269,7 +271,11 @@ def _sum(weight: float, groups: Sequence[dist.ProcessGroup]) -> float:
 
 
 def _collectives(
-    groups: Sequence[dist.ProcessGroup], group: Group | None, wire: str, weight: float
+    groups: Sequence[dist.ProcessGroup],
+    group: Group | None,
+    wire: str,
+    weight: float,
+    narrow: torch.dtype | None,
 ) -> tuple[Collective, AllReduce | None]:
     """How averages are made, and those inside a machine."""
     if isinstance(group, DeviceMesh):
@@ -279,7 +285,9 @@ def _collectives(
     codec = WIRE_FORMATS[wire].codec
     if not groups:
         return NoOthers(), None
-    return (Compressed(groups[0], codec, weight) if codec else AllReduce(groups[0])), None
+    if codec:
+        return Compressed(groups[0], codec, weight), None
+    return (Narrow(groups[0], narrow, weight) if narrow else AllReduce(groups[0])), None
 
 
 @torch.no_grad()

@@ -46,6 +46,10 @@ class Columns:
         start = self.layout.starts[number]
         return flat(self._tensors[number]())[None, span.start - start : span.stop - start]
 
+    def tensors(self) -> list[Tensor]:
+        """All of them, as they are now."""
+        return [tensor() for tensor in self._tensors]
+
     def flatten(self, dtype: torch.dtype) -> Float[Tensor, "1 d"]:
         """A copy of all columns."""
         return torch.cat([flat(tensor()).to(dtype) for tensor in self._tensors])[None]
@@ -94,6 +98,12 @@ class ModuleRow(Workers):
     def remember_start_(self) -> None:
         """Keep the start, which all ranks have in common, for an Aggregate."""
         self.common = self.param_columns.flatten(self.params.dtype)[0]
+
+    def averaged_buffers(self) -> list[Tensor]:
+        """The buffers that are shared."""
+        columns = self.buffer_columns
+        known = zip(columns.layout.names, columns.tensors(), strict=True)
+        return [tensor for name, tensor in known if name not in self.local]
 
     def shared_parameters(self) -> list[tuple[nn.Parameter, Span]]:
         """The parameters that are shared, and their columns."""
