@@ -27,7 +27,7 @@ from partavg.core.participation import Participation
 from partavg.core.partition import Span
 from partavg.core.plan import Plan
 from partavg.core.seeds import fold
-from partavg.core.solver import Solver, Sync
+from partavg.core.solver import Solver, State, Sync
 from partavg.core.trial import message_length, sends_parameters
 from partavg.core.workers import Workers, arrived
 
@@ -71,7 +71,9 @@ def average_(
             "counted": workers.buffers[:, _counters(workers, plan, part)],
         }
     else:
-        deliver_(*columns, arriving(), lengths, workers.memory, spans, solver=solver, sync=sync)
+        memory, places = _recalled(workers, spans, solver)
+        deliver_(*columns, arriving(), lengths, memory, places, solver=solver, sync=sync)
+        workers.remember_(spans, memory)
         _note_common_(workers, spans, columns[0])
 
 
@@ -94,10 +96,11 @@ def send(
             raise ValueError("an aggregate must know the start: call workers.remember_start_()")
         told = about(workers.common, part, workers.step, plan, solver)
         combine = partial(one_message, plan.aggregate, about=told)
+    memory, places = _recalled(workers, spans, solver, to_send=True)
     return collect(
         *workers.columns(spans, buffers),
-        workers.memory,
-        spans,
+        memory,
+        places,
         solver=solver,
         sync=sync,
         weights=plan.weights_at(workers.step),
@@ -106,6 +109,13 @@ def send(
         exact=exact,
         combine=combine,
     )
+
+
+def _recalled(
+    workers: Workers, spans: Sequence[Span], solver: Solver, *, to_send: bool = False
+) -> tuple[State, Sequence[Span]]:
+    """What is remembered of some columns, and where; nothing where that has no say."""
+    return ({}, spans) if abilities(solver).plain else workers.recall(spans, to_send=to_send)
 
 
 def about(common: Float[Tensor, "d"], part: int, step: int, plan: Plan, solver: Solver) -> About:
@@ -159,16 +169,18 @@ def arrive_(
                 since = since - message.get("counted", since)  # 0.1 did not know of it
             for rows, before in zip(params, sent, strict=True):
                 rows.sub_(before)
+            memory, places = _recalled(workers, spans, solver)
             deliver_(
                 sent,
                 buffers,
                 arrived(message),
                 message["lengths"],
-                workers.memory,
-                spans,
+                memory,
+                places,
                 solver=solver,
                 sync=Sync(*message["sync"]),
             )
+            workers.remember_(spans, memory)
             _note_common_(workers, spans, sent)
             for rows, after in zip(params, sent, strict=True):
                 rows.add_(after)

@@ -71,6 +71,15 @@ class Workers:
         """Some columns of parameters and of buffers."""
         return Slices(self.params, spans), Slices(self.buffers, buffer_spans)
 
+    def recall(
+        self, spans: Sequence[Span], *, to_send: bool = False
+    ) -> tuple[State, Sequence[Span]]:
+        """The solver's memory of some columns, and where these lie in it."""
+        return self.memory, spans
+
+    def remember_(self, spans: Sequence[Span], recalled: State) -> None:
+        """Keep what became of the memory of some columns, where it was a copy."""
+
     def sync(self, part: int, active_fraction: float = 1.0) -> Sync:
         """What the workers did with a part since it was last averaged."""
         clock = slice(part, part + 1)

@@ -20,6 +20,7 @@ from partavg.backends.distributed.agree import agree
 from partavg.backends.distributed.averager import Averager
 from partavg.backends.distributed.collectives import AcrossMachines, AllReduce, Collective, NoOthers
 from partavg.backends.distributed.compressed import Compressed
+from partavg.backends.distributed.memory_store import check_memory
 from partavg.backends.distributed.module_row import ModuleRow
 from partavg.backends.distributed.narrow import Narrow, narrow_type
 from partavg.backends.distributed.on_optimizer import on_top_of
@@ -58,6 +59,7 @@ def attach(
     group: Group | None = None,
     manager: Manager | None = None,
     seed: int = 0,
+    memory: str = "full",
 ) -> Averager:
     """Average a model over the ranks of a process group, a part after every step of its optimizer.
 
@@ -69,7 +71,9 @@ def attach(
     rank begins and goes on with its own. Ranks count by `weight`. A `solver` goes on top of the
     optimizer, `adapt` changes the interval, `aggregate` is what becomes of the ranks' messages
     instead of their weighted sum. A mesh as `group` is machines × ranks of a machine: inside a
-    machine all is averaged after every step. With torchft's `manager`, replicas may come and go
+    machine all is averaged after every step. The solver's `memory` is float32 at least and where
+    the model is; "params" keeps it in the parameters' type, "host" in the host's memory,
+    "params+host" both. With torchft's `manager`, replicas may come and go
     instead. Without an optimizer, call `step` after each of your steps.
 
     >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -89,6 +93,7 @@ def attach(
         _check(weight, buffers, wire, group, adapt, partition)
         own = on_top_of(optimizer, solver)
         check_needs(own, delay=delay)
+        check_memory(memory, own)
         _check_manager(manager, group, wire, delay, adapt, own)
         _check_gathering(aggregate, own, group, wire, manager)
         schedule = Schedule(
@@ -113,6 +118,7 @@ def attach(
             "solver": described(own),
             "adapt": adapt,
             "aggregate": described(aggregate),
+            "memory": memory,
             "seed": seed if aggregate is not weighted_sum else None,
             "a model of": row.describe(),
             "partition": planner(schedule).partition.digest()[:12],
@@ -131,7 +137,7 @@ def attach(
         collective, inside = _collectives(groups, group, wire, own_weight, narrow)
     own_tensors = {name for some in shared for name in some.local}
     _start_alike(model, groups, lambda name: name in own_tensors or matches(name, local))
-    row.start_memory_(own)
+    row.start_memory_(own, memory)
     if aggregate is not weighted_sum:
         row.remember_start_()
     current = CurrentPlan(schedule, adapt, replace(planner, weight=own_weight))

@@ -114,6 +114,7 @@ class Averager:
             self._average_inside()
             self._average_due()
             self._adapt(rate)
+        self._fetch_memory()
 
     def see(self, loss: Tensor | float) -> None:
         """Tell the loss of the step that comes, where the interval adapts to it."""
@@ -291,6 +292,13 @@ class Averager:
             average_(row, part, plan, self._solver, self._collective, delay=plan.delay)
         if row.pending:
             arrive_(row, plan, self._solver)
+
+    def _fetch_memory(self) -> None:
+        """Let what the solver remembers of parts that arrive with the next step be on its way."""
+        row, plan = self._row, self._current.plan
+        late = [k for k, sent in row.pending.items() if sent["arrives"] == row.step + 1]
+        due = late if plan.delay else plan.schedule(row.step + 1)
+        row.fetch([plan.partition.parts[part] for part in due])
 
     def _average_inside(self) -> None:
         """Give all ranks of the machine the same model."""

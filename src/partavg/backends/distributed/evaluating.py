@@ -50,6 +50,8 @@ def average_model_(row: ModuleRow, plan: Plan, collective: Collective) -> None:
 
 def take_outer_model_(row: ModuleRow, plan: Plan) -> None:
     """Give the module the parameters from which outer steps go on, which all ranks know."""
+    if row.store is not None:
+        row.store.wait()
     for start, stop in chain(*plan.partition.parts):
         row.param_columns.view(Span(start, stop)).copy_(row.memory[ANCHOR][:, start:stop])
 
