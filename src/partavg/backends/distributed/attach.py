@@ -20,7 +20,9 @@ from partavg.backends.distributed.agree import agree
 from partavg.backends.distributed.averager import Averager
 from partavg.backends.distributed.collectives import AcrossMachines, AllReduce, Collective, NoOthers
 from partavg.backends.distributed.compressed import Compressed
+from partavg.backends.distributed.memory_store import check_memory
 from partavg.backends.distributed.module_row import ModuleRow
+from partavg.backends.distributed.narrow import Narrow, narrow_type
 from partavg.backends.distributed.on_optimizer import on_top_of
 from partavg.backends.distributed.replicas import Manager, Replicas, check_manager
 from partavg.backends.planner import (
@@ -67,6 +69,7 @@ def attach(
     group: Group | None = None,
     manager: Manager | None = None,
     seed: int = 0,
+    memory: str = "full",
 ) -> Averager:
     """Average a model over the ranks of a process group, a part after every step of its optimizer.
 
@@ -82,7 +85,9 @@ def attach(
     rank begins and goes on with its own. Ranks count by `weight`. A `solver` goes on top of the
     optimizer, `adapt` changes the interval, `aggregate` is what becomes of the ranks' messages
     instead of their weighted sum. A mesh as `group` is machines × ranks of a machine: inside a
-    machine all is averaged after every step. With torchft's `manager`, replicas may come and go
+    machine all is averaged after every step. The solver's `memory` is float32 at least and where
+    the model is; "params" keeps it in the parameters' type, "host" in the host's memory,
+    "params+host" both. With torchft's `manager`, replicas may come and go
     instead. Without an optimizer, call `step` after each of your steps.
 
     >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -102,6 +107,7 @@ def attach(
         _check(weight, buffers, wire, group, adapt, partition)
         own = on_top_of(optimizer, solver)
         check_needs(own, delay=delay, mix=mix)
+        check_memory(memory, own, fresh=draws_columns(partition))
         schedule = _schedule(interval, parts, partition, offsets, seed if shuffle else None)
         if manager:
             check_manager(
@@ -119,7 +125,7 @@ def attach(
         row = ModuleRow.of(model, (adapt.first(schedule) if adapt else schedule).parts)
         layouts = row.param_columns.layout, row.buffer_columns.layout
         shared = sharing(local, *layouts)
-        row.local = shared[0].local
+        row.local = shared[0].local | shared[1].local
         planner = _Planner(row, shared, partition, buffers, delay, seed, aggregate, mix)
         facts: dict[str, object] = {
             "torch": torch.__version__,
@@ -136,6 +142,7 @@ def attach(
             "solver": described(own),
             "adapt": adapt,
             "aggregate": described(aggregate),
+            "memory": memory,
             "seed": seed if aggregate is not weighted_sum or draws_columns(partition) else None,
             "a model of": row.describe(),
             "partition": planner(schedule).partition.digest()[:12],
@@ -151,10 +158,11 @@ def attach(
         collective = Replicas(manager, row, weight, facts, shared[1].local)
     else:
         own_weight = weight / _sum(weight, groups)
-        collective, inside = _collectives(groups, group, wire, own_weight)
+        narrow = narrow_type(row, own) if aggregate is weighted_sum else None
+        collective, inside = _collectives(groups, group, wire, own_weight, narrow)
     own_tensors = {name for some in shared for name in some.local}
     _start_alike(model, groups, lambda name: name in own_tensors or matches(name, local))
-    row.start_memory_(own)
+    row.start_memory_(own, memory)
     if aggregate is not weighted_sum:
         row.remember_start_()
     current = CurrentPlan(schedule, adapt, replace(planner, weight=own_weight))
@@ -293,7 +301,11 @@ def _sum(weight: float, groups: Sequence[dist.ProcessGroup]) -> float:
 
 
 def _collectives(
-    groups: Sequence[dist.ProcessGroup], group: Group | None, wire: str, weight: float
+    groups: Sequence[dist.ProcessGroup],
+    group: Group | None,
+    wire: str,
+    weight: float,
+    narrow: torch.dtype | None,
 ) -> tuple[Collective, AllReduce | None]:
     """How averages are made, and those inside a machine."""
     if isinstance(group, DeviceMesh):
@@ -303,7 +315,9 @@ def _collectives(
     codec = WIRE_FORMATS[wire].codec
     if not groups:
         return NoOthers(), None
-    return (Compressed(groups[0], codec, weight) if codec else AllReduce(groups[0])), None
+    if codec:
+        return Compressed(groups[0], codec, weight), None
+    return (Narrow(groups[0], narrow, weight) if narrow else AllReduce(groups[0])), None
 
 
 @torch.no_grad()

@@ -7,18 +7,28 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from partavg.backends.current_plan import CurrentPlan
 from partavg.backends.distributed.collectives import AllReduce, Collective, Left
+from partavg.backends.distributed.evaluating import (
+    average_buffers_,
+    average_model_,
+    average_module_,
+    check_outer,
+    own_model_kept,
+    state_of,
+    take_outer_model_,
+)
 from partavg.backends.distributed.module_row import ModuleRow
 from partavg.backends.distributed.on_optimizer import (
     correct_gradients_,
     correct_parameters_,
     rate_of,
 )
+from partavg.backends.distributed.trailer import DEEDS
 from partavg.backends.rank_failure import RollCall
 from partavg.core.abilities import abilities, step_weight
 from partavg.core.average import collect, deliver_, reduced
@@ -55,6 +65,7 @@ class Averager:
         )
         self._abilities, self._weigh = abilities(solver), step_weight(solver)
         self._loss: Tensor | None = None
+        self._borrowed = False
         current.prepare_(row)
         self._hooks: list[RemovableHandle] = []
         if optimizer:
@@ -91,6 +102,7 @@ class Averager:
 
     @torch.no_grad()
     def _step(self) -> None:
+        self._check_own()
         row = self._row
         rate = self._rate()
         if self._abilities.corrects_parameters:
@@ -102,6 +114,7 @@ class Averager:
             self._average_inside()
             self._average_due()
             self._adapt(rate)
+        self._fetch_memory()
 
     def see(self, loss: Tensor | float) -> None:
         """Tell the loss of the step that comes, where the interval adapts to it."""
@@ -110,10 +123,75 @@ class Averager:
     @torch.no_grad()
     def consensus(self) -> None:
         """Give all ranks the averaged model u; all must call it after the same step."""
+        self._check_own()
         with self._talking(leaving=True):
             self._meet()
             plan = self._current.plan
             settle_(self._row, plan, self._solver, self._collective, plainly=True)
+
+    @contextmanager
+    def averaged(self, *, outer: bool = False) -> Iterator[None]:
+        """Hold the averaged model u for a while, then again what the rank had, to the bit.
+
+        For evaluation: training goes on as if nothing had been. If `outer`, the parameters are
+        those from which the outer steps of a solver like DiLoCo go on. What is local stays the
+        rank's own. All ranks must enter after the same step; each keeps a copy of its model.
+        """
+        row, plan = self._row, self._current.plan
+        self._check_own()
+        if outer:
+            check_outer(self._solver, row)
+        with own_model_kept(row, plan):
+            self._borrowed = True
+            try:
+                with torch.no_grad():
+                    self._borrow_(outer=outer)
+                yield
+            finally:
+                self._borrowed = False
+
+    def _borrow_(self, *, outer: bool) -> None:
+        row, plan = self._row, self._current.plan
+        if outer:
+            take_outer_model_(row, plan)
+            if not any(plan.buffer_parts):
+                return
+        deed = "asks for the outer model" if outer else "asks for the averaged model"
+        with self._asking(deed):
+            (average_buffers_ if outer else average_model_)(row, plan, self._collective)
+
+    def consensus_state_dict(self, *, cpu: bool = False) -> dict[str, Any]:
+        """The model's state dict with the averaged values, on every rank; nothing else changes.
+
+        What is not averaged is as this rank has it. Two copies of the model are needed for a
+        moment, one where the result is made on the `cpu`.
+        """
+        with self.averaged():
+            return state_of(self._row.module, cpu=cpu)
+
+    @torch.no_grad()
+    def average_(self, module: nn.Module) -> None:
+        """Average another module over the ranks, for example an EMA copy of the model.
+
+        Its parameters and float buffers, trained or not, but for those that are local by name.
+        """
+        self._check_own()
+        with self._asking("averages another module"):
+            average_module_(module, self._row, self._current.plan, self._collective)
+
+    def _check_own(self) -> None:
+        if self._borrowed:
+            raise ValueError(
+                "the model is the averaged one inside `with averager.averaged():`: train, "
+                "average and ask for the consensus outside"
+            )
+
+    @contextmanager
+    def _asking(self, deed: str) -> Iterator[None]:
+        """Meet the others, who must ask for the same, and leave no trace in rounded messages."""
+        with self._talking(leaving=DEEDS.index(deed)), self._collective.aside(self._next_part()):
+            self._meet()
+            yield
 
     def detach(self) -> None:
         """Let the optimizer be as it was, and the process groups go.
@@ -179,7 +257,7 @@ class Averager:
         self._step()
 
     @contextmanager
-    def _talking(self, *, leaving: bool = False) -> Iterator[None]:
+    def _talking(self, *, leaving: int = False) -> Iterator[None]:
         """Messages say where this rank is; one that is lost meanwhile is named."""
         step = self._row.step
         for collective in filter(None, (self._inside, self._collective)):
@@ -196,12 +274,17 @@ class Averager:
         plan = self._current.plan
         if self._inside:  # the ranks of a machine are the same already
             self._mean_inside(plan.partition.parts[0], plan.buffer_parts[0])
-        part = next(part for step in count(self._row.step + 1) for part in plan.schedule(step))
+        part = self._next_part()
         sync, buffers = self._row.sync(part, plan.active_fraction), plan.buffer_parts[part]
         arriving, _ = send(
             self._row, part, plan, self._solver, self._collective, sync=sync, buffers=buffers
         )
         arriving()
+
+    def _next_part(self) -> int:
+        """The part that is averaged next."""
+        schedule = self._current.plan.schedule
+        return next(part for step in count(self._row.step + 1) for part in schedule(step))
 
     def _average_due(self) -> None:
         row, plan = self._row, self._current.plan
@@ -209,6 +292,13 @@ class Averager:
             average_(row, part, plan, self._solver, self._collective, delay=plan.delay)
         if row.pending:
             arrive_(row, plan, self._solver)
+
+    def _fetch_memory(self) -> None:
+        """Let what the solver remembers of parts that arrive with the next step be on its way."""
+        row, plan = self._row, self._current.plan
+        late = [k for k, sent in row.pending.items() if sent["arrives"] == row.step + 1]
+        due = late if plan.delay else plan.schedule(row.step + 1)
+        row.fetch([plan.partition.parts[part] for part in due])
 
     def _average_inside(self) -> None:
         """Give all ranks of the machine the same model."""

@@ -1,7 +1,8 @@
 """Sums over the ranks of process groups."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -39,8 +40,8 @@ class Collective(ABC):
         """Meet the others; whether they are in the middle of averaging the part of a step."""
         return False
 
-    def at(self, step: int, *, leaving: bool = False) -> None:
-        """Messages from now on are about this step; or this rank asks for the consensus."""
+    def at(self, step: int, *, leaving: int = False) -> None:
+        """Messages from now on are about this step; or this rank asks for something after it."""
         for trailer in self.trailers:
             trailer.step, trailer.leaving = step, leaving
 
@@ -50,8 +51,19 @@ class Collective(ABC):
         self.messages += 1
 
     def state(self) -> dict[str, Any]:
-        """What the next messages depend on."""
+        """What the next messages depend on: for some names, a tensor per key."""
         return {}
+
+    @contextmanager
+    def aside(self, key: int) -> Iterator[None]:
+        """What is sent in here about a key changes nothing in the messages that follow."""
+        before = {name: kept[key].clone() for name, kept in self.state().items() if key in kept}
+        try:
+            yield
+        finally:
+            for name, kept in self.state().items():
+                kept.pop(key, None)
+                kept.update({key: before[name]} if name in before else {})
 
     def load(self, saved: dict[str, Any], device: torch.device) -> None:
         """Go on from what `state` gave."""

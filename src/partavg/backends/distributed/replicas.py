@@ -127,9 +127,9 @@ class Replicas(Collective):
             self._manager.should_commit()
         return self._open
 
-    def at(self, step: int, *, leaving: bool = False) -> None:
+    def at(self, step: int, *, leaving: int = False) -> None:
         """Nobody may join those who leave."""
-        self._leaving = leaving
+        self._leaving = bool(leaving)
 
     def __call__(
         self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
@@ -170,6 +170,7 @@ class Replicas(Collective):
             "step": row.step,
             "facts": self._facts,
             "memory": {name: entry.clone() for name, entry in row.memory.items()},
+            "outer_steps": list(row.outer_steps),
             "buffers": [view.clone() for view in self._buffers()],
         }
 
@@ -183,8 +184,11 @@ class Replicas(Collective):
                     f"replicas must have the same"
                 )
         row = self._row
+        if row.store is not None:
+            row.store.forget()
         for name, entry in given["memory"].items():
             row.memory[name].copy_(entry)
+        row.outer_steps = list(given["outer_steps"])
         if ANCHOR in row.memory:
             self._begin_at_(row.memory[ANCHOR], given["buffers"])
         elif self._open or given["step"] != row.step:

@@ -12,13 +12,23 @@ from partavg.backends.stragglers import Stragglers
 
 _WRAP = 1 << 20  # steps are sent modulo this: exact in any dtype of messages
 
+DEEDS = (
+    "averages",
+    "asks for the consensus",
+    "asks for the averaged model",
+    "asks for the outer model",
+    "averages another module",
+    "loads the state of other ranks",
+)
+"""What a rank may be at when it sends something."""
+
 
 class RankReport(NamedTuple):
     """What a rank says of itself."""
 
     step: float
     leaving: float
-    """1 if it asks for the consensus, 0 if it averages a part."""
+    """0 if it averages a part, or what it asks for instead, see `DEEDS`."""
     fault: float
     """1 + the rank whose numbers are not finite, 0 if there is none."""
     seconds: float
@@ -41,7 +51,7 @@ class Trailer:
         self._waiting: Tensor | None = None
         self._resumed = perf_counter()
         self.step = 0
-        self.leaving = False
+        self.leaving = 0
         self.strict = True
         """Whether a number that is not finite is an error, or left to another trailer to tell."""
         self.blame = ranks[mine]
@@ -104,5 +114,4 @@ class Trailer:
 
 
 def _deed(entry: RankReport) -> str:
-    done = "asks for the consensus" if entry.leaving else "averages"
-    return f"{done} after step {entry.step:.0f}"
+    return f"{DEEDS[int(entry.leaving)]} after step {entry.step:.0f}"
