@@ -11,7 +11,7 @@ from torch import Tensor
 
 from partavg.backends.distributed.collectives import Collective
 from partavg.backends.distributed.module_row import ModuleRow, flat
-from partavg.backends.distributed.trailer import NotFinite
+from partavg.backends.distributed.trailer import AVERAGES, NotFinite
 from partavg.core.abilities import name_of
 from partavg.core.adapt import Adapt
 from partavg.core.average import Arriving, LeftOut
@@ -127,9 +127,9 @@ class Replicas(Collective):
             self._manager.should_commit()
         return self._open
 
-    def at(self, step: int, *, leaving: int = False) -> None:
+    def at(self, step: int, deed: int = AVERAGES) -> None:
         """Nobody may join those who leave."""
-        self._leaving = bool(leaving)
+        self._leaving = deed != AVERAGES
 
     def __call__(
         self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
