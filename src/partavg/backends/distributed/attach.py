@@ -22,6 +22,7 @@ from partavg.backends.distributed.checks import (
     bare,
     check_arguments,
     check_gathering,
+    check_parts,
     groups_of,
 )
 from partavg.backends.distributed.collectives import AcrossMachines, AllReduce, Collective, NoOthers
@@ -41,6 +42,7 @@ from partavg.backends.planner import Cut, Planner, check_fresh, check_needs, dra
 from partavg.core.abilities import described
 from partavg.core.adapt import Adapt
 from partavg.core.aggregate import Aggregate, weighted_sum
+from partavg.core.arguments import check_kind
 from partavg.core.local_columns import Sharing, matches, sharing
 from partavg.core.partition import Partition
 from partavg.core.plan import Plan, check_delay
@@ -106,7 +108,7 @@ def attach(
     4
     >>> dist.destroy_process_group()
     """
-    groups = [] if manager else groups_of(group)
+    groups = [] if manager is not None else groups_of(group)
     try:
         optimizers = optimizers_of(optimizer)
         check_scaler(scaler, optimizers)
@@ -118,7 +120,8 @@ def attach(
         check_needs(own, delay=delay, mix=mix)
         check_memory(memory, own, fresh=draws_columns(partition))
         schedule = _schedule(interval, parts, partition, offsets, seed if shuffle else None)
-        if manager:
+        check_kind("manager", manager, Manager | None, "torchft.Manager(…)")
+        if manager is not None:
             check_manager(
                 solver=own,
                 schedule=schedule,
@@ -132,6 +135,7 @@ def attach(
         check_delay(delay, schedule, buffers)
         check_fresh(partition, own, schedule, delay, adapt)
         module = bare(model, groups)
+        check_parts(schedule.parts, module)
         row = ModuleRow.of(module, (adapt.first(schedule) if adapt else schedule).parts)
         check_ownership(optimizers, row.trainable)
         layouts = row.param_columns.layout, row.buffer_columns.layout
@@ -169,7 +173,7 @@ def attach(
     by_thread = WIRE_FORMATS[wire].codec is not None or narrow is not None
     connections = Connections(groups, words, row.params.device, apart=by_thread)
     collective: Collective
-    if manager:
+    if manager is not None:
         own_weight, inside = weight, None  # of those alive, found out with every message
         collective = Replicas(manager, row, weight, facts, shared[1].local)
     else:
