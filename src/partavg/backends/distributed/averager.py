@@ -28,6 +28,7 @@ from partavg.backends.distributed.on_optimizer import (
     correct_parameters_,
     rate_of,
 )
+from partavg.backends.distributed.other_ranks import go_on_with_others_
 from partavg.backends.distributed.trailer import DEEDS
 from partavg.backends.rank_failure import RollCall
 from partavg.core.abilities import abilities, step_weight
@@ -66,6 +67,7 @@ class Averager:
         self._abilities, self._weigh = abilities(solver), step_weight(solver)
         self._loss: Tensor | None = None
         self._borrowed = False
+        self._ranks = [len(roll.facts) for roll in rolls]
         current.prepare_(row)
         self._hooks: list[RemovableHandle] = []
         if optimizer:
@@ -208,13 +210,24 @@ class Averager:
     def state_dict(self) -> dict[str, Any]:
         """All that a checkpoint needs beside the model and the optimizer; each rank has its own."""
         # Checkpoints of 0.1 call what a collective keeps its link.
-        return {"row": self._row.state(), "link": self._collective.state()}
+        link = self._collective.state()
+        return {"row": self._row.state(), "link": link, "ranks": self._ranks}
 
+    @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave on this rank."""
-        self._row.load_(state["row"])
-        self._current.load(self._row)
-        self._collective.load(state["link"], self._row.params.device)
+        """Go on from what `state_dict` gave on this rank.
+
+        If there were n other ranks, load what rank i mod n saved on rank i, the model before this:
+        then all ranks begin with the average of the models that they loaded.
+        """
+        row = self._row
+        row.load_(state["row"])
+        self._current.load(row)
+        if state.get("ranks", self._ranks) == self._ranks:
+            self._collective.load(state["link"], row.params.device)
+        else:
+            with self._asking("loads the state of other ranks"):
+                go_on_with_others_(row, self._current.plan, self._solver, self._collective)
 
     @property
     def steps(self) -> int:
