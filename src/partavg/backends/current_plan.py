@@ -52,7 +52,7 @@ class CurrentPlan:
             settle_(workers, self.plan, solver, reduce)
             workers.recut(follows.parts)
         self.plan = self._planner(follows)
-        keys = ("interval", "parts", "start", "multiples")
+        keys = ("interval", "parts", "start", "multiples", "offsets")
         workers.notes["schedule"] = {key: getattr(follows, key) for key in keys}
 
     def load(self, workers: Workers) -> None:

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from partavg.core.abilities import StepWeight
-from partavg.core.average import Slices, Views
+from partavg.core.average import LeftOut, Slices, Views
 from partavg.core.layout import Layout
 from partavg.core.local_columns import NOTHING_LOCAL, LocalColumns, joined, put_back_
 from partavg.core.participation import Swap
@@ -149,7 +149,7 @@ class Workers:
     def state(self) -> dict[str, Any]:
         """All of it, to save; what is on its way is waited for."""
         for message in self.pending.values():
-            message["total"] = arrived(message)
+            message["total"] = _arrived_or_not(message)
         return {name: getattr(self, name) for name in Workers.__slots__}
 
     def load_(self, saved: dict[str, Any]) -> None:
@@ -185,6 +185,14 @@ class Workers:
                 yield f"memory.{name}", tensor
 
 
+def _arrived_or_not(message: dict[str, Any]) -> Tensor | None:
+    """The total of a pending message; None for one that was left out."""
+    try:
+        return arrived(message)
+    except LeftOut:
+        return None
+
+
 OLD_COUNT = "outer.count"
 """What 0.2 called a solver's memory of how many outer steps each column had seen."""
 
@@ -205,5 +213,7 @@ def upgrade_(workers: Workers, parts: Sequence[Sequence[Span]]) -> None:
 def arrived(message: dict[str, Any]) -> Tensor:
     """The total of a pending message: there already, or waited for."""
     total = message["total"]
+    if total is None:
+        raise LeftOut
     ready: Tensor = total() if callable(total) else total
     return ready

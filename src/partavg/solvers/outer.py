@@ -5,6 +5,7 @@ Visual Classification, 2019. FedAdam: Reddi et al., Adaptive Federated Optimizat
 Douillard et al., DiLoCo: Distributed Low-Communication Training of Language Models, 2023.
 """
 
+import warnings
 from dataclasses import dataclass, field, replace
 
 from jaxtyping import Float
@@ -21,13 +22,14 @@ from partavg.solvers.sgd import SGD
 
 @dataclass(frozen=True, slots=True)
 class Outer:
-    """q = r_j − u_j;  r_j ← optimizer(r_j, q);  x_i ← (1 − α) r_j + α x_i, when part j is averaged.
+    """q = r_j − u_j;  r_j ← optimizer(r_j, q);  x_i ← r_j, when part j is averaged.
 
-    `optimizer` is any solver without needs of its own (SGD, Adam, AdamW), `lr` its learning rate,
-    `keep` is α. With SGD, lr 1 and α = 0 it is plain averaging.
+    `optimizer` is any solver without needs of its own (SGD, Adam, AdamW), `lr` its learning rate.
+    With SGD and lr 1 it is plain averaging. To let workers keep some of their own give `mix`, α, to
+    `attach`, `Simulation` or a recipe's averaging; `keep` is the old way to say it.
 
-    >>> Outer(optimizer=SGD(momentum=0.9), lr=0.5).keep
-    0.0
+    >>> Outer(optimizer=SGD(momentum=0.9), lr=0.5).lr
+    0.5
     """
 
     optimizer: Solver = field(default_factory=lambda: SGD(momentum=0.9))
@@ -49,6 +51,13 @@ class Outer:
             )
         if not 0 <= self.keep < 1:
             raise ValueError(f"keep {self.keep} is outside [0, 1): 0 takes the average over whole")
+        if self.keep:
+            warnings.warn(
+                f"keep = {self.keep} is what averaging does whatever the solver: give mix = "
+                f"{self.keep} to attach, Simulation or a recipe's averaging; keep goes with 0.3",
+                DeprecationWarning,
+                stacklevel=3,
+            )
 
     @property
     def abilities(self) -> Abilities:

@@ -24,12 +24,14 @@ CASES: dict[str, dict[str, Any]] = {
     "delay": {"interval": 4, "delay": 3},
     "scaffold": {"interval": 4, "solver": SCAFFOLD()},
     "outer": {"interval": 3, "parts": 1, "solver": fedavgm(base=FedProx(0.1))},
-    "outer late": {"interval": 3, "delay": 2, "solver": Outer(SGD(0.9), 0.7, keep=0.3)},
+    "outer late": {"interval": 3, "delay": 2, "mix": 0.3, "solver": Outer(SGD(0.9), 0.7)},
     "int8": {"interval": 4, "wire": "int8"},
     "int8 late": {"interval": 2, "wire": "int8", "delay": 1},
     "adapts": {"interval": 4, "adapt": AdaComm(4)},
     "personal": {"interval": 4, "local": ["5.*"], "buffers": "every"},
     "own statistics": {"interval": 4, "buffers": "local"},
+    "mixed": {"interval": 3, "delay": 1, "mix": 0.5, "solver": diloco()},
+    "fresh": {"interval": 4, "partition": "fresh"},
     "aggregated": {"interval": 4, "aggregate": Noisy(), "buffers": "local"},
 }
 STEPS = 9

@@ -55,7 +55,7 @@ def _step(net: nn.Module, optimizer: torch.optim.Optimizer, rank: int, step: int
     optimizer.step()
 
 
-SOLVERS = {"diloco": diloco(), "adam": Outer(Adam(), 0.01), "late": diloco(keep=0.2)}
+SOLVERS = {"diloco": diloco(), "adam": Outer(Adam(), 0.01), "late": diloco()}
 
 
 @pytest.mark.parametrize("name", SOLVERS)

@@ -13,10 +13,15 @@ from partavg.core.trial import MessageLength, message_length, sends_parameters
 MEMORIES = ("full", "params", "host", "params+host")
 
 
-def check_memory(memory: str, solver: Solver) -> None:
+def check_memory(memory: str, solver: Solver, *, fresh: bool = False) -> None:
     """Raise a ValueError for a memory that is not known, or that a solver needs elsewhere."""
     if memory not in MEMORIES:
         raise ValueError(f"memory {memory!r} is not known: use {', '.join(MEMORIES)}")
+    if memory != "full" and fresh:
+        raise ValueError(
+            f"memory {memory!r} does not go with partition 'fresh', whose columns are known only "
+            f"when they are averaged: leave one of them out"
+        )
     said = abilities(solver)
     only = message_length(solver)[:2] == MessageLength(1, 0, 0)[:2] and sends_parameters(solver)
     if "host" in memory and (said.corrects_gradients or said.corrects_parameters or not only):

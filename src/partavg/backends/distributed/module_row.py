@@ -32,6 +32,14 @@ class Columns:
         for name, tensor in tensors.items():
             _check(name, tensor())
 
+    def tensors(self) -> list[Tensor]:
+        """The tensors themselves, as they are now."""
+        return [tensor() for tensor in self._tensors]
+
+    def replace_(self, place: int, tensor: Callable[[], Tensor]) -> None:
+        """Let another tensor of the same shape, type and strides have the place of one."""
+        self._tensors[place] = tensor
+
     def cut(self, spans: Sequence[Span]) -> tuple[Span, ...]:
         """The same columns in spans that each lie within one tensor."""
         ends = [a + n for a, n in zip(self.layout.starts, self.layout.sizes, strict=True) if n]
@@ -46,10 +54,6 @@ class Columns:
         number = bisect_right(self.layout.starts, span.start) - 1
         start = self.layout.starts[number]
         return flat(self._tensors[number]())[None, span.start - start : span.stop - start]
-
-    def tensors(self) -> list[Tensor]:
-        """All of them, as they are now."""
-        return [tensor() for tensor in self._tensors]
 
     def flatten(
         self, dtype: torch.dtype, device: torch.device | None = None
@@ -133,6 +137,11 @@ class ModuleRow(Workers):
         columns = self.buffer_columns
         known = zip(columns.layout.names, columns.tensors(), strict=True)
         return [tensor for name, tensor in known if name not in self.local]
+
+    def take_over_(self, place: int, parameter: nn.Parameter) -> None:
+        """Go on with a parameter that a module has in the place of one that it had."""
+        self.trainable[place] = parameter
+        self.param_columns.replace_(place, parameter.detach)
 
     def shared_parameters(self) -> list[tuple[nn.Parameter, Span]]:
         """The parameters that are shared, and their columns."""

@@ -1,5 +1,6 @@
 """Sums of models in 16 bits, whose numbers travel as they are."""
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -40,12 +41,13 @@ class Narrow(AllReduce):
     sum: on a GPU a stream sends both, elsewhere a thread.
     """
 
-    def __init__(self, group: dist.ProcessGroup, kind: torch.dtype, weight: float) -> None:
-        ranks = dist.get_process_group_ranks(group)
-        super().__init__(dist.new_group(ranks, use_local_synchronization=True))
-        self._kind, self._weight = kind, weight
-        self._weights = [weight] * len(ranks)
-        dist.all_gather_object(self._weights, weight, group=group)
+    def __init__(
+        self, group: dist.ProcessGroup, kind: torch.dtype, weights: Sequence[float]
+    ) -> None:
+        """The group must be this collective's own: nobody else may send from another thread."""
+        super().__init__(group, weights)
+        self._kind, self._weights = kind, weights
+        self._weight = weights[dist.get_rank(group)]
         self._thread = ThreadPoolExecutor(1, "partavg-narrow")
         self._stream: torch.cuda.Stream | None = None
 
@@ -68,6 +70,11 @@ class Narrow(AllReduce):
 
         return arriving
 
+    def close(self) -> None:
+        """Let go of the thread, too; it ends when nothing is on its way."""
+        self._thread.shutdown(wait=False)
+        super().close()
+
     def _begun(self, message: Tensor) -> Arriving:
         """A message in full; one after another, also for the thread."""
         if message.is_cuda:
@@ -89,6 +96,7 @@ class Narrow(AllReduce):
             for tensor in (total, entries):
                 tensor.record_stream(now)
             self.trailer.read(entries)
+            self.trailer.without_faulty_(total, entries)
             return total
 
         return arriving

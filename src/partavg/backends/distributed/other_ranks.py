@@ -22,9 +22,8 @@ def go_on_with_others_(row: ModuleRow, plan: Plan, solver: Solver, collective: C
     """
     arrive_(row, plan, solver, at_once=True)
     said = abilities(solver)
-    row.steps.clamp_(min=1)  # whatever was just averaged was so elsewhere
     alone = said.outer_step or said.keeps_apart
-    settle_(row, plan, Mean() if alone else solver, collective, plainly=True)
+    settle_(row, plan, Mean() if alone else solver, collective, plainly=True, alike=())
     for own, center in said.centers:
         for start, stop in chain(*plan.partition.parts):
             rows = row.memory[own][:, start:stop]
