@@ -32,6 +32,7 @@ from partavg.backends.distributed.on_optimizer import (
 from partavg.backends.distributed.optimizers import Moves, Steps
 from partavg.backends.distributed.other_ranks import go_on_with_others_
 from partavg.backends.distributed.saved import check_state
+from partavg.backends.distributed.times import Times
 from partavg.backends.distributed.trailer import AVERAGES, DEEDS, LEAVES
 from partavg.backends.distributed.watch import Watch
 from partavg.backends.rank_failure import RankLost
@@ -74,6 +75,7 @@ class Averager:
         self._ranks = [len(roll.facts) for roll in connections.rolls]
         self._skipped: Moves = 0
         self._heed_trouble()
+        self._times = Times(row.params.device, list(filter(None, (collective, inside))))
         current.prepare_(row)
         corrects = self._abilities
         self._steps = Steps(
@@ -290,6 +292,21 @@ class Averager:
     def messages(self) -> int:
         """Sent by this rank so far."""
         return self._collective.messages
+
+    def stats(self) -> dict[str, float]:
+        """Steps, bytes, messages and seconds since `attach`, for any logger.
+
+        Of this rank `seconds/compute`, `seconds/waiting` for others and `seconds/exchange`, which
+        is the rest of the time that training stood still; of each rank how long it computed, and
+        was ready before the slowest.
+        """
+        known = {
+            "steps": self.steps,
+            "skipped_steps": self.skipped,
+            "bytes": self.bytes,
+            "messages": self.messages,
+        }
+        return {name: float(value) for name, value in (known | self._times.seconds()).items()}
 
     @property
     def schedule(self) -> Schedule:
