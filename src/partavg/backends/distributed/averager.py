@@ -30,7 +30,9 @@ from partavg.backends.distributed.on_optimizer import (
     rate_of,
 )
 from partavg.backends.distributed.optimizers import Moves, Steps
+from partavg.backends.distributed.other_ranks import go_on_with_others_
 from partavg.backends.distributed.saved import check_state
+from partavg.backends.distributed.times import Times
 from partavg.backends.distributed.trailer import AVERAGES, DEEDS, LEAVES
 from partavg.backends.distributed.watch import Watch
 from partavg.backends.rank_failure import RankLost
@@ -70,8 +72,10 @@ class Averager:
         self._abilities, self._weigh = abilities(solver), step_weight(solver)
         self._loss: Tensor | None = None
         self._borrowed = False
+        self._ranks = [len(roll.facts) for roll in connections.rolls]
         self._skipped: Moves = 0
         self._heed_trouble()
+        self._times = Times(row.params.device, list(filter(None, (collective, inside))))
         current.prepare_(row)
         corrects = self._abilities
         self._steps = Steps(
@@ -244,15 +248,26 @@ class Averager:
         """All that a checkpoint needs beside the model and the optimizer; each rank has its own."""
         # Checkpoints of 0.1 call what a collective keeps its link.
         own = {"row": self._row.state(), "link": self._collective.state()}
-        return {**own, "settings": dict(self._settings), "skipped": self.skipped}
+        known = {"settings": dict(self._settings), "ranks": self._ranks}
+        return {**own, **known, "skipped": self.skipped}
 
+    @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave on this rank."""
-        check_state(state, self._settings, self._row)
-        self._row.load_(state["row"])
-        self._current.load(self._row)
-        self._collective.load(state["link"], self._row.params.device)
+        """Go on from what `state_dict` gave on this rank.
+
+        If there were n other ranks, load what rank i mod n saved on rank i, the model before this:
+        then all ranks begin with the average of the models that they loaded.
+        """
+        row = self._row
+        check_state(state, self._settings, row)
+        row.load_(state["row"])
+        self._current.load(row)
         self._skipped = state.get("skipped", 0)
+        if state.get("ranks", self._ranks) == self._ranks:
+            self._collective.load(state["link"], row.params.device)
+        else:
+            with self._asking("loads the state of other ranks"):
+                go_on_with_others_(row, self._current.plan, self._solver, self._collective)
 
     @property
     def steps(self) -> int:
@@ -277,6 +292,21 @@ class Averager:
     def messages(self) -> int:
         """Sent by this rank so far."""
         return self._collective.messages
+
+    def stats(self) -> dict[str, float]:
+        """Steps, bytes, messages and seconds since `attach`, for any logger.
+
+        Of this rank `seconds/compute`, `seconds/waiting` for others and `seconds/exchange`, which
+        is the rest of the time that training stood still; of each rank how long it computed, and
+        was ready before the slowest.
+        """
+        known = {
+            "steps": self.steps,
+            "skipped_steps": self.skipped,
+            "bytes": self.bytes,
+            "messages": self.messages,
+        }
+        return {name: float(value) for name, value in (known | self._times.seconds()).items()}
 
     @property
     def schedule(self) -> Schedule:

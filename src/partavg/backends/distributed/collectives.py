@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
+from partavg.backends.distributed.stopwatch import Stopwatch
 from partavg.backends.distributed.trailer import AVERAGES, Trailer
 from partavg.core.average import Arriving
 
@@ -25,6 +26,7 @@ class Collective(ABC):
     """Sent by this rank so far, as long as messages are; as much comes back."""
     messages = 0
     trailers: Sequence[Trailer] = ()
+    stopwatch: Stopwatch | None = None
 
     @abstractmethod
     def __call__(
@@ -46,6 +48,13 @@ class Collective(ABC):
         """Messages from now on are about this step, and what this rank does after it."""
         for trailer in self.trailers:
             trailer.step, trailer.deed = step, deed
+
+    def timed(self, arriving: Arriving) -> Arriving:
+        """Take the time of waiting for a sum, where there is a stopwatch."""
+        return self.stopwatch.timed(arriving, self._behind) if self.stopwatch else arriving
+
+    def _behind(self) -> float:
+        return max((trailer.behind for trailer in self.trailers), default=0.0)
 
     def count(self, size: int) -> None:
         """A message of that many bytes is sent."""
@@ -156,7 +165,7 @@ class AllReduce(Collective):
     ) -> Arriving:
         """Sign and send; what comes back is read when it is waited for."""
         self.trailer.sign_(message)
-        return self.begin(message)
+        return self.timed(self.begin(message))
 
     def gather(self, rows: Float[Tensor, "m _"]) -> Arriving:
         """Sign and send one's own row to all."""
@@ -172,7 +181,7 @@ class AllReduce(Collective):
             self.trailer.read(entries)
             return self.trailer.without_faulty_rows(every[:, : -self.room], rows, entries)
 
-        return arriving
+        return self.timed(arriving)
 
     def begin(self, message: Float[Tensor, "_"]) -> Arriving:
         """Send a message that is signed."""
@@ -232,7 +241,7 @@ class AcrossMachines(Collective):
                 self.trailers[column].read(shares[column, width:])  # one's own knows the words
             return shares[:, :width].flatten()[: len(message)]
 
-        return arriving
+        return self.timed(arriving)
 
     def close(self) -> None:
         """Let go of the groups, too."""

@@ -40,7 +40,9 @@ class Compressed(AllReduce):
     ) -> Arriving:
         """Send from the thread."""
         own = self.trailer.sign_(message).clone()  # here, for it says where this rank is now
-        return self._thread.submit(self._sum, message, own, None if exact else key).result
+        return self.timed(
+            self._thread.submit(self._sum, message, own, None if exact else key).result
+        )
 
     def close(self) -> None:
         """Let go of the thread, too; it ends when nothing is on its way."""

@@ -68,7 +68,7 @@ class Narrow(AllReduce):
             self.trailer.read(entries)
             return total
 
-        return arriving
+        return self.timed(arriving)
 
     def close(self) -> None:
         """Let go of the thread, too; it ends when nothing is on its way."""
@@ -78,8 +78,8 @@ class Narrow(AllReduce):
     def _begun(self, message: Tensor) -> Arriving:
         """A message in full; one after another, also for the thread."""
         if message.is_cuda:
-            return self.begin(message)
-        return self._thread.submit(lambda: self.begin(message)()).result
+            return self.timed(self.begin(message))
+        return self.timed(self._thread.submit(lambda: self.begin(message)()).result)
 
     def _streamed(self, body: Tensor, own: Tensor) -> Arriving:
         self._stream = self._stream or torch.cuda.Stream(body.device)  # type: ignore[no-untyped-call]
@@ -96,9 +96,10 @@ class Narrow(AllReduce):
             for tensor in (total, entries):
                 tensor.record_stream(now)
             self.trailer.read(entries)
+            self.trailer.without_faulty_(total, entries)
             return total
 
-        return arriving
+        return self.timed(arriving)
 
     def _sum(self, body: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
         """The sum, and what all ranks say of themselves."""

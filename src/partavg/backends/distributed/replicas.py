@@ -162,7 +162,7 @@ class Replicas(Collective):
             self._stale.discard(-1 if key is None else key)
             return message[:-1] / message[-1]
 
-        return arriving
+        return self.timed(arriving)
 
     def _give(self) -> dict[str, Any]:
         """What a replica that returns must know."""
