@@ -25,7 +25,7 @@ class Collective(ABC):
 
     @abstractmethod
     def __call__(
-        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: int = 0
     ) -> Arriving:
         """Begin to sum."""
 
@@ -49,6 +49,9 @@ class Collective(ABC):
         self.bytes += size
         self.messages += 1
 
+    def close(self) -> None:  # noqa: B027 (most have none)
+        """Let go of threads and groups of its own; nothing can be sent any more."""
+
     def state(self) -> dict[str, Any]:
         """What the next messages depend on."""
         return {}
@@ -65,7 +68,7 @@ class NoOthers(Collective):
     """That of a process alone."""
 
     def __call__(
-        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: int = 0
     ) -> Arriving:
         """Nobody adds anything."""
         self.count(message.nbytes)
@@ -84,7 +87,7 @@ class Left(Collective):
         self.bytes, self.messages, self._state = before.bytes, before.messages, before.state()
 
     def __call__(
-        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: int = 0
     ) -> Arriving:
         """There is nobody any more."""
         raise ValueError("the averager was detached: call attach again to average")
@@ -97,14 +100,14 @@ class Left(Collective):
 class AllReduce(Collective):
     """One collective per message, with a trailer of the ranks behind it."""
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
+    def __init__(self, group: dist.ProcessGroup, trailer: type[Trailer] = Trailer) -> None:
         self.group = group
-        self.trailer = Trailer(dist.get_process_group_ranks(group), dist.get_rank(group))
+        self.trailer = trailer(dist.get_process_group_ranks(group), dist.get_rank(group))
         self.trailers = [self.trailer]
         self.room = self.trailer.room
 
     def __call__(
-        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: int = 0
     ) -> Arriving:
         """Sign and send; what comes back is read when it is waited for."""
         self.trailer.sign_(message)
@@ -151,7 +154,7 @@ class AcrossMachines(Collective):
         self.trailers = [Trailer(peers, machine) for peers in mesh.mesh.T.tolist()]
 
     def __call__(
-        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: int = 0
     ) -> Arriving:
         """Send this rank's share; the others' are waited for with it."""
         trailer, ranks = self.trailers[self._own], len(self.trailers)
