@@ -189,15 +189,23 @@ def _within(
 
 
 def settle_(
-    workers: Workers, plan: Plan, solver: Solver, reduce: Reduce = alone, *, plainly: bool = False
+    workers: Workers,
+    plan: Plan,
+    solver: Solver,
+    reduce: Reduce = alone,
+    *,
+    plainly: bool = False,
+    alike: Collection[int] | None = None,
 ) -> None:
     """Average all that was not averaged after the last step: then all workers are the same.
 
     If `plainly` without the solver's outer step, and without what keeps workers apart: then the
-    parts averaged after the last step must be again.
+    parts averaged after the last step must be again. Where others than the solver may have changed
+    workers, only the parts that are `alike` need not be.
     """
     apart = plainly and abilities(solver).keeps_apart
-    due = [] if apart else _just_averaged(workers, reduce)
+    due = alike if alike is not None else _just_averaged(workers, reduce)
+    due = [] if apart else due
     rest = [part for part in range(len(plan.partition.parts)) if part not in due]
     arrive_(workers, plan, solver, at_once=True, averaged_again=rest)
     if plainly:

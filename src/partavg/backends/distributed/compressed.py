@@ -1,6 +1,6 @@
 """Messages that are rounded for a slow network, and what rounding lost sent with the next one."""
 
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -33,10 +33,10 @@ class Compressed(AllReduce):
         weight: float,
         trailer: type[Trailer] = Trailer,
     ) -> None:
-        super().__init__(_another(group), trailer)
+        """The group must be this collective's own: nobody else may send from another thread."""
+        super().__init__(group, trailer=trailer)
         self._codec, self._weight, self._ranks = codec, weight, group.size()
         self._thread = ThreadPoolExecutor(1, "partavg-wire")
-        self._latest: Future[Tensor] | None = None
         self._known: dict[int, Tensor] = {}
         self._late: dict[int, Tensor] = {}
         self._late_sum: dict[int, Tensor] = {}
@@ -47,33 +47,28 @@ class Compressed(AllReduce):
         """Send from the thread."""
         own = self.trailer.sign_(message).clone()  # here, for it says where this rank is now
         rounded = len(message) - self.room - exact
-        self._latest = self._thread.submit(self._sum, message, own, rounded, key)
-        return self._latest.result
+        return self._thread.submit(self._sum, message, own, rounded, key).result
 
     def close(self) -> None:
-        """End the thread, and then the group; a message that nobody answers is not waited for."""
-        latest, group = self._latest, self.group
-        if latest is None or latest.done():
-            self._thread.shutdown()
-            _destroy(group)
-        else:
-            latest.add_done_callback(lambda _: _destroy(group))
-            self._thread.shutdown(wait=False, cancel_futures=True)
+        """Let go of the thread, too; it ends when nothing is on its way."""
+        self._thread.shutdown(wait=False)
+        super().close()
 
     def state(self) -> dict[str, Any]:
         """What the next messages depend on."""
-        kept = {"known": self._known, "late": self._late, "late_sum": self._late_sum}
-        return {**kept, "ranks": self._ranks}
+        return {"known": self._known, "late": self._late, "late_sum": self._late_sum}
 
     def load(self, saved: dict[str, Any], device: torch.device) -> None:
         """Go on from what `state` gave.
 
-        Where there were other ranks, what rounding lost is nobody's any more and begins anew.
+        Where ranks had other shares, what rounding lost is nobody's any more and begins anew.
         """
-        alike = saved.get("ranks", self._ranks) == self._ranks
-        for name in ("known", "late", "late_sum") if alike else ("known",):
-            kept = saved.get(name, {}).items()
-            setattr(self, f"_{name}", {key: tensor.to(device, copy=True) for key, tensor in kept})
+        self._known = _copied(saved.get("known", {}), device)
+        widths = {key: self._width(len(known), BLOCK) for key, known in self._known.items()}
+        alike = all(late.shape[1] == widths[key] for key, late in saved.get("late_sum", {}).items())
+        self._late, self._late_sum = (
+            _copied(saved.get(name, {}) if alike else {}, device) for name in ("late", "late_sum")
+        )
 
     def _sum(self, message: Tensor, own: Tensor, rounded: int, key: int | None) -> Tensor:
         if key is None or not rounded:
@@ -122,8 +117,12 @@ class Compressed(AllReduce):
 
     def _shares(self, numbers: Float[Tensor, "_"], multiple: int) -> Float[Tensor, "m n"]:
         """A row for each rank, all equally long, a multiple of something."""
-        width = -(-len(numbers) // (self._ranks * multiple)) * multiple
+        width = self._width(len(numbers), multiple)
         return pad(numbers, (0, self._ranks * width - len(numbers))).view(self._ranks, width)
+
+    def _width(self, numbers: int, multiple: int) -> int:
+        """How long the share of a rank is."""
+        return -(-numbers // (self._ranks * multiple)) * multiple
 
     def _deal(
         self, packed: Tensor, tails: Tensor, own: Tensor
@@ -141,22 +140,8 @@ class Compressed(AllReduce):
         return self._codec.unpack(packed).to(dtype)
 
 
-def _another(group: dist.ProcessGroup) -> dist.ProcessGroup:
-    """A group of the same ranks, whose messages do not mix with those of the first."""
-    ranks = dist.get_process_group_ranks(group)
-    some = len(ranks) < dist.get_world_size()
-    made: dist.ProcessGroup = dist.new_group(ranks, use_local_synchronization=some)
-    return made
-
-
-def _destroy(group: dist.ProcessGroup) -> None:
-    """Destroy a group of all ranks.
-
-    Torch would give the next group of some of the ranks the name of the last, where they would look
-    for each other in vain: those groups go with the process group.
-    """
-    if group.size() == dist.get_world_size():
-        dist.destroy_process_group(group)
+def _copied(kept: dict[int, Tensor], device: torch.device) -> dict[int, Tensor]:
+    return {key: tensor.to(device, copy=True) for key, tensor in kept.items()}
 
 
 def _size(rows: Tensor) -> int:

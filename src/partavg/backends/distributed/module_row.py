@@ -31,6 +31,14 @@ class Columns:
         for name, tensor in tensors.items():
             _check(name, tensor())
 
+    def tensors(self) -> list[Tensor]:
+        """The tensors themselves, as they are now."""
+        return [tensor() for tensor in self._tensors]
+
+    def replace_(self, place: int, tensor: Callable[[], Tensor]) -> None:
+        """Let another tensor of the same shape, type and strides have the place of one."""
+        self._tensors[place] = tensor
+
     def cut(self, spans: Sequence[Span]) -> tuple[Span, ...]:
         """The same columns in spans that each lie within one tensor."""
         ends = [a + n for a, n in zip(self.layout.starts, self.layout.sizes, strict=True) if n]
@@ -92,6 +100,11 @@ class ModuleRow(Workers):
     def remember_start_(self) -> None:
         """Keep the start, which all ranks have in common, for an Aggregate."""
         self.common = self.param_columns.flatten(self.params.dtype)[0]
+
+    def take_over_(self, place: int, parameter: nn.Parameter) -> None:
+        """Go on with a parameter that a module has in the place of one that it had."""
+        self.trainable[place] = parameter
+        self.param_columns.replace_(place, parameter.detach)
 
     def shared_parameters(self) -> list[tuple[nn.Parameter, Span]]:
         """The parameters that are shared, and their columns."""
