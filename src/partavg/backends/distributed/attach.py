@@ -35,12 +35,15 @@ from partavg.backends.distributed.optimizers import check_ownership, optimizers_
 from partavg.backends.distributed.replicas import Manager, Replicas
 from partavg.backends.distributed.saved import settings_of
 from partavg.backends.distributed.scaler import check_scaler
+from partavg.backends.distributed.trailer import Trailer
+from partavg.backends.distributed.uneven import Uneven, UnevenTrailer, check_uneven, pace_of
 from partavg.backends.distributed.watch import Watch
 from partavg.backends.planner import Planner, check_needs
 from partavg.core.abilities import described
 from partavg.core.adapt import Adapt
 from partavg.core.aggregate import Aggregate, weighted_sum
 from partavg.core.local_columns import Sharing, matches, sharing
+from partavg.core.pace import Pace
 from partavg.core.partition import Partition
 from partavg.core.plan import Plan, check_delay
 from partavg.core.schedule import Schedule
@@ -67,13 +70,16 @@ def attach(
     group: Group | None = None,
     manager: Manager | None = None,
     scaler: GradScaler | None = None,
+    pace: Pace | int | None = None,
+    uneven: bool = False,
     seed: int = 0,
 ) -> Averager:
     """Average a model over the ranks of a process group, a part after every step of its optimizer.
 
     All ranks start from the first one's model. In `interval` steps each of `parts` is averaged
     once; by default there are as many parts as steps, with 1 it is periodic averaging. `delay` lets
-    that many steps pass while an average is on its way, `wire` rounds messages to "bf16" or "int8".
+    that many steps pass while an average is on its way, `wire` rounds messages to "bf16", "int8",
+    "int4" or "top-k".
     Float `buffers` are averaged with their "part", at "every" averaging, or stay "local". `local`
     are patterns of names, like "head.*", of parameters and buffers that are never averaged: each
     rank begins and goes on with its own. Ranks count by `weight`. A `solver` goes on top of the
@@ -81,8 +87,9 @@ def attach(
     instead of their weighted sum. A mesh as `group` is machines × ranks of a machine: inside a
     machine all is averaged after every step. With torchft's `manager`, replicas may come and go
     instead. Of several optimizers the last one's step ends a step of all; those that a GradScaler
-    skips are counted if it is given as `scaler`. Without an optimizer, call `step` after each of
-    your steps.
+    skips are counted if it is given as `scaler`. Ranks may take different numbers of steps: at a
+    `pace`, so many of this rank in an interval, or, if `uneven`, some end before others. Without an
+    optimizer, call `step` after each of your steps.
 
     >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     >>> model = nn.Linear(2, 1)
@@ -104,8 +111,10 @@ def attach(
             weight, buffers, wire, group, adapt, partition,
             delay=delay, shuffle=shuffle, seed=seed, local=local,
         )  # fmt: skip
-        own = on_top_of(optimizers, solver)
-        check_needs(own, delay=delay)
+        check_uneven(pace, uneven, interval, groups, group, manager=manager, adapt=adapt)
+        uneven = uneven or pace is not None
+        own = on_top_of(optimizers, solver, uneven=uneven)
+        check_needs(own, delay=delay, uneven=uneven)
         check_manager(manager, group, wire, delay, adapt, own)
         check_gathering(aggregate, own, group, wire, manager)
         schedule = Schedule(
@@ -137,6 +146,8 @@ def attach(
             "partition": planner(schedule).partition.digest()[:12],
             "optimizers": len(optimizers),
             "a scaler": scaler is not None,
+            "uneven": uneven,
+            "pace": "a number of steps" if isinstance(pace, int) else described(pace),
         }
     except ValueError as error:
         agree(groups, {}, error)
@@ -151,7 +162,10 @@ def attach(
     else:
         weights = _shares(weight, groups)
         own_weight = weights[dist.get_rank(groups[0])] if groups else 1.0
-        collective, inside = _collectives(connections.groups, group, wire, own_weight, weights)
+        trailer = UnevenTrailer if uneven else Trailer
+        collective, inside = _collectives(
+            connections.groups, group, wire, own_weight, weights, trailer
+        )
     own_tensors = {name for some in shared for name in some.local}
 
     def is_local(name: str) -> bool:
@@ -163,7 +177,9 @@ def attach(
         row.remember_start_()
     current = CurrentPlan(schedule, adapt, replace(planner, weight=own_weight))
     _outlive_messages()
-    return Averager(
+    place = dist.get_rank(groups[0]) if groups else 0
+    turns = Uneven(collective.trailers, pace_of(pace, interval, groups), place) if uneven else None
+    averager = Averager(
         row,
         optimizers,
         current,
@@ -174,7 +190,11 @@ def attach(
         watch=Watch(module, row, is_local),
         scaler=scaler,
         settings=settings_of(facts, own),
+        uneven=turns,
     )
+    if turns:
+        turns.catch_up_before(module, averager.catch_up)
+    return averager
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +256,7 @@ def _collectives(
     wire: str,
     weight: float,
     weights: Sequence[float],
+    trailer: type[Trailer],
 ) -> tuple[Collective, AllReduce | None]:
     """How averages are made, and those inside a machine."""
     if isinstance(group, DeviceMesh):
@@ -246,5 +267,5 @@ def _collectives(
     if not groups:
         return NoOthers(), None
     if codec:
-        return Compressed(groups[0], codec, weight), None
-    return AllReduce(groups[0], weights), None
+        return Compressed(groups[0], codec, weight, trailer), None
+    return AllReduce(groups[0], weights, trailer), None

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from types import TracebackType
 from typing import Any, Self
@@ -22,6 +23,7 @@ from partavg.backends.distributed.on_optimizer import (
 )
 from partavg.backends.distributed.optimizers import Moves, Steps
 from partavg.backends.distributed.saved import check_state
+from partavg.backends.distributed.uneven import Uneven
 from partavg.backends.distributed.watch import Watch
 from partavg.backends.rank_failure import RankLost
 from partavg.core.abilities import abilities, step_weight
@@ -31,6 +33,7 @@ from partavg.core.mean import Mean
 from partavg.core.partition import Partition, Span
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
+from partavg.core.workers import arrived
 
 
 class Averager:
@@ -53,7 +56,9 @@ class Averager:
         watch: Watch,
         scaler: GradScaler | None = None,
         settings: Mapping[str, str] | None = None,
+        uneven: Uneven | None = None,
     ) -> None:
+        self._uneven = uneven
         self._row, self._optimizers, self._current = row, optimizers, current
         self._solver, self._collective, self._inside = solver, collective, inside
         self._connections, self._watch, self._settings = connections, watch, settings or {}
@@ -107,6 +112,8 @@ class Averager:
     def _step(self, moves: Moves = 1) -> None:
         row = self._row
         rate = rate_of(self._optimizers, self._solver, self._abilities)
+        if self._uneven:
+            self._uneven.check_turn(row.step + 1)
         with self._talking(row.step + 1):
             row.step += 1
             row.taken += moves
@@ -117,6 +124,22 @@ class Averager:
             self._average_inside()
             self._average_due()
             self._adapt(rate)
+
+    @torch.no_grad()
+    def catch_up(self) -> None:
+        """Take part in the averagings that come before this rank's next step, where it has a pace.
+
+        The model does that by itself when it is called where gradients are wanted.
+        """
+        while self._uneven and not self._uneven.steps_at(self._row.step + 1):
+            self._rest()
+
+    def _rest(self, *, leaving: bool = False) -> None:
+        """Average what is due after a step that only others take."""
+        with self._talking(self._row.step + 1, leaving=leaving):
+            self._row.step += 1
+            self._average_due(at_once=leaving)
+            self._adapt(rate_of(self._optimizers, self._solver, self._abilities))
 
     def see(self, loss: Tensor | float) -> None:
         """Tell the loss of the step that comes, where the interval adapts to it."""
@@ -129,6 +152,8 @@ class Averager:
         What nobody averages, frozen parameters and whole numbers, becomes that of the first rank.
         """
         self._steps.check_updated()
+        if self._uneven:
+            self._uneven.join(self._row, partial(self._rest, leaving=True))
         with self._talking(self._row.step, leaving=True):
             self._look()
             self._meet()
@@ -142,6 +167,8 @@ class Averager:
     def detach(self) -> None:
         """Let the optimizer be as it was, and close all that `attach` opened; again is no harm."""
         self._steps.close()
+        if self._uneven:
+            self._uneven.close()
         self._connections.note("", f"after step {self._row.step}")
         self._hang_up()
 
@@ -250,7 +277,7 @@ class Averager:
 
     def _meet(self) -> None:
         """Send what the next step would, to no effect: a rank that trains on hears of it."""
-        if not self._collective.trailers:
+        if not self._collective.trailers or self._uneven:
             return
         plan = self._current.plan
         if self._inside:  # the ranks of a machine are the same already
@@ -262,10 +289,13 @@ class Averager:
         )
         arriving()
 
-    def _average_due(self) -> None:
+    def _average_due(self, *, at_once: bool = False) -> None:
+        """Average or send; if `at_once`, know what others say in what is on its way."""
         row, plan = self._row, self._current.plan
         for part in plan.schedule(row.step):
             average_(row, part, plan, self._solver, self._collective, delay=plan.delay)
+        for message in row.pending.values() if at_once else ():
+            message["total"] = arrived(message)
         if row.pending:
             arrive_(row, plan, self._solver)
 
