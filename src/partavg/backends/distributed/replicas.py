@@ -133,7 +133,7 @@ class Replicas(Collective):
         self._leaving = deed != AVERAGES
 
     def __call__(
-        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: int = 0
     ) -> Arriving:
         """Send, unless this part is still that of an earlier life."""
         if not self._open:

@@ -144,8 +144,9 @@ class Trailer:
             if (entry.step, entry.deed) != (first.step, first.deed):
                 raise ValueError(
                     f"rank {self._ranks[0]} {_deed(first)}, rank {rank} {_deed(entry)}: all ranks "
-                    f"must take the same steps and ask for the consensus together; if a GradScaler "
-                    f"skips some, give it to attach, scaler="
+                    f"must take the same steps and ask for the consensus together; if some have "
+                    f"fewer batches, attach with uneven=True, if a GradScaler skips some, with "
+                    f"scaler="
                 )
         faulty = {int(entry.fault) - 1 for entry in entries if entry.fault}
         if faulty and self.strict:
