@@ -173,9 +173,7 @@ def checkpoint(rank: int, folder: Path) -> tuple[float, ...]:
     return apart(module.own[4]), *found, loss
 
 
-def test_checkpoints_and_validation_are_of_the_averaged_model(
-    ranks: Ranks, tmp_path: Path
-) -> None:
+def test_checkpoints_and_validation_are_of_the_averaged_model(ranks: Ranks, tmp_path: Path) -> None:
     for from_mean, *saved, loss in ranks(checkpoint, tmp_path):
         assert from_mean > 1e-4, "ranks were apart"
         assert max(saved) < 1e-12

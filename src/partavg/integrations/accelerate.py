@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from partavg.backends.distributed import Averager, attach
@@ -56,6 +57,9 @@ class PartialAveraging:
             model = getattr(model, "_orig_mod", model)  # of one that is compiled
             options = {"scaler": scaler, **self._options} if scaler else self._options
             self._stack.enter_context(self._accelerator.no_sync(self._model))
+            for module in self._model.modules():
+                if isinstance(module, DistributedDataParallel):
+                    module.require_forward_param_sync = False  # rank 0's buffers would go to all
             self.averager = self._stack.enter_context(attach(model, self._optimizers, **options))
             self._own = OwnState(model, self._optimizers, self.averager, scaler)
         return self
