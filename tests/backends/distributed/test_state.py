@@ -29,6 +29,16 @@ CASES: dict[str, dict[str, Any]] = {
     "int8 delay": {"interval": 2, "wire": "int8", "delay": 1},
     "adapts": {"interval": 4, "adapt": AdaComm(4)},
     "shuffle": {"interval": 4, "shuffle": True},
+    "streaming": {
+        "interval": 7,
+        "parts": 2,
+        "partition": "strided",
+        "offsets": (1, 4),
+        "delay": 3,
+        "mix": 0.3,
+        "solver": fedavgm(nesterov=True),
+    },
+    "fresh": {"interval": 6, "parts": 2, "partition": "fresh", "delay": 2, "solver": fedavgm()},
 }
 
 

@@ -27,8 +27,8 @@ class Compressed(AllReduce):
     """
 
     def __init__(self, group: dist.ProcessGroup, codec: Codec, weight: float) -> None:
-        ranks = dist.get_process_group_ranks(group)
-        super().__init__(dist.new_group(ranks, use_local_synchronization=True))
+        """The group must be this collective's own: nobody else may send from another thread."""
+        super().__init__(group)
         self._codec, self._weight = codec, weight
         self._thread = ThreadPoolExecutor(1, "partavg-wire")
         self._known: dict[int, Tensor] = {}
@@ -41,6 +41,11 @@ class Compressed(AllReduce):
         """Send from the thread."""
         own = self.trailer.sign_(message).clone()  # here, for it says where this rank is now
         return self._thread.submit(self._sum, message, own, None if exact else key).result
+
+    def close(self) -> None:
+        """Let go of the thread, too; it ends when nothing is on its way."""
+        self._thread.shutdown(wait=False)
+        super().close()
 
     def state(self) -> dict[str, Any]:
         """What the next messages depend on."""
