@@ -56,7 +56,8 @@ class Case:
 
 def attached(rank: int, case: Case, steps: int = STEPS) -> list[dict[str, Tensor]]:
     """The model after every step, and at the end."""
-    net, (inputs, targets) = model(rank), samples()
+    own = case.options.get("local")  # what is local begins as each rank has it
+    net, (inputs, targets) = model(0 if own else rank), samples()
     name, options = case.optimizer
     optimizer = getattr(torch.optim, name)(net.parameters(), lr=LR, **options)
     rates = torch.optim.lr_scheduler.ExponentialLR(optimizer, case.decay)
