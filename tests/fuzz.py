@@ -105,6 +105,16 @@ def policies() -> Iterator[Call]:
             "multiples": {"an empty list"},
         },
     )
+    yield Call(
+        partavg.Schedule,
+        {"interval": 4, "parts": 2, "offsets": (1, 2)},
+        {"interval": {"10^30"}, "offsets": {"an empty list"}},
+    )
+    yield Call(
+        partavg.Schedule.streaming,
+        {"interval": 4, "parts": 3, "delay": 1},
+        {"interval": {"10^30"}, "delay": {"0"}},
+    )
     for made in (partavg.Schedule.periodic, partavg.Schedule.partial):
         yield Call(made, {"interval": 4}, {"interval": {"10^30"}})
     yield Call(partavg.Schedule.partial(4), {"step": 3}, {"step": WHOLE}, "Schedule(…)")
@@ -142,9 +152,17 @@ def policies() -> Iterator[Call]:
 
 def partitions() -> Iterator[Call]:
     layout = partavg.Layout(("0.weight", "0.bias", "2.weight"), ((4, 3), (4,), (2, 4)))
-    for cut in (partavg.blocks, partavg.by_channel, partavg.by_layer, partavg.contiguous):
+    for cut in (
+        partavg.blocks,
+        partavg.by_channel,
+        partavg.by_layer,
+        partavg.contiguous,
+        partavg.sequential,
+        partavg.strided,
+    ):
         yield Call(cut, {"layout": layout, "parts": 2, "seed": 0}, {"seed": WHOLE})
     yield Call(partavg.whole, {"layout": layout, "parts": 1, "seed": 0}, {"seed": WHOLE})
+    yield Call(partavg.by_name, {"layout": layout, "patterns": [["0"], ["2.*"]]})
     yield Call(
         partavg.Layout,
         {"names": ("a", "b"), "shapes": ((4, 3), (4,))},
@@ -191,7 +209,7 @@ def solvers() -> Iterator[Call]:
     base = {"base": partavg.SGD()}
     yield Call(
         partavg.Outer,
-        {"lr": 0.5, "keep": 0.1, "optimizer": partavg.SGD(), **base},
+        {"lr": 0.5, "keep": 0.0, "optimizer": partavg.SGD(), **base},
         {"lr": positive, "keep": share},
     )
     yield Call(
@@ -203,7 +221,7 @@ def solvers() -> Iterator[Call]:
     yield Call(partavg.fedadam, {"lr": 0.1, "beta1": 0.9, "beta2": 0.9, "eps": 1e-3, **base}, betas)
     yield Call(
         partavg.diloco,
-        {"lr": 0.7, "momentum": 0.9, "keep": 0.1, "beta1": 0.9, "beta2": 0.9, "eps": 1e-8,
+        {"lr": 0.7, "momentum": 0.9, "keep": 0.0, "beta1": 0.9, "beta2": 0.9, "eps": 1e-8,
          "weight_decay": 0.1},
         {**betas, "momentum": {"0.5"}, "keep": share, "weight_decay": natural},
     )  # fmt: skip
@@ -283,7 +301,7 @@ def simulations(folder: Path) -> Iterator[Call]:
         "schedule": partavg.Schedule.partial(2), "lr": 0.1, "batch": 4, "solver": partavg.SGD(),
         "partition": "channel", "weights": "uniform", "buffers": "part", "participation": None,
         "local": (), "store": "auto", "bank": "device", "pace": None, "delay": 0, "adapt": None,
-        "transform": None,
+        "transform": None, "mix": 0.5,
         "engine": "vmapped", "chunk": 0, "precision": "auto", "deterministic": False, "seed": 0,
         "device": "cpu",
     }  # fmt: skip
@@ -296,6 +314,7 @@ def simulations(folder: Path) -> Iterator[Call]:
         "lr": {"0", "0.5", "1.5", "2.0", "a scalar tensor", "10^30"},
         "batch": set(),
         "participation": {"None"}, "pace": {"None"}, "adapt": {"None"}, "transform": {"None"},
+        "mix": {"None", "0", "0.5"},
         "delay": {"0"}, "chunk": {"0", "10^30"}, "deterministic": {"True"},
         "seed": {"0", "10^30"}, "split": {"a ragged list"}, "solver": {"None"},
         "local": {"an empty list"},

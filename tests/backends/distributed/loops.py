@@ -56,7 +56,7 @@ class Case:
 
 def attached(rank: int, case: Case, steps: int = STEPS) -> list[dict[str, Tensor]]:
     """The model after every step, and at the end."""
-    own = bool(case.options.get("local"))  # what is local begins as it is
+    own = case.options.get("local")  # what is local begins as each rank has it
     net, (inputs, targets) = model(0 if own else rank), samples()
     name, options = case.optimizer
     optimizer = getattr(torch.optim, name)(net.parameters(), lr=LR, **options)
@@ -80,8 +80,10 @@ def attached(rank: int, case: Case, steps: int = STEPS) -> list[dict[str, Tensor
 def simulated(case: Case, steps: int = STEPS) -> list[list[dict[str, Tensor]]]:
     """The same by the simulator: for every worker its model after every step, and u at the end."""
     given = {**case.options, **case.simulated}
-    schedule = partavg.Schedule(given.pop("interval"), given.pop("parts", case.options["interval"]))
-    given.pop("parts", None)
+    named, offsets = given.get("partition"), tuple(given.pop("offsets", ()))
+    parts = len(offsets or named) if offsets or isinstance(named, list) else given["interval"]
+    parts = given.pop("parts", parts)
+    schedule = partavg.Schedule(given.pop("interval"), parts, offsets=offsets)
     simulation = partavg.Simulation(
         model(),
         F.cross_entropy,

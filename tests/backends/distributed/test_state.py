@@ -14,6 +14,7 @@ from torch.nn import functional as F
 import partavg
 from partavg.backends.distributed.collectives import NoOthers
 from partavg.core.adapt import AdaComm
+from partavg.core.pace import Fixed
 from partavg.solvers.fedprox import FedProx
 from partavg.solvers.outer import fedavgm
 from partavg.solvers.scaffold import SCAFFOLD
@@ -27,8 +28,21 @@ CASES: dict[str, dict[str, Any]] = {
     "outer": {"interval": 3, "parts": 1, "solver": fedavgm(base=FedProx(0.1))},
     "int8": {"interval": 4, "wire": "int8"},
     "int8 delay": {"interval": 2, "wire": "int8", "delay": 1},
+    "int4": {"interval": 4, "wire": "int4", "uneven": True},
+    "top-k": {"interval": 4, "wire": "top-k", "delay": 1},
+    "pace": {"interval": 2, "parts": 1, "pace": Fixed(2, (1, 2), 3)},
     "adapts": {"interval": 4, "adapt": AdaComm(4)},
     "shuffle": {"interval": 4, "shuffle": True},
+    "streaming": {
+        "interval": 7,
+        "parts": 2,
+        "partition": "strided",
+        "offsets": (1, 4),
+        "delay": 3,
+        "mix": 0.3,
+        "solver": fedavgm(nesterov=True),
+    },
+    "fresh": {"interval": 6, "parts": 2, "partition": "fresh", "delay": 2, "solver": fedavgm()},
 }
 
 
