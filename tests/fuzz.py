@@ -89,6 +89,7 @@ def calls(folder: Path) -> Iterator[Call]:
     yield from solvers()
     yield from data()
     yield from simulations(folder)
+    yield from attaching()
     yield from others(folder)
 
 
@@ -380,6 +381,34 @@ def simulations(folder: Path) -> Iterator[Call]:
         partavg.evaluate,
         {"module": nn.Linear(4, 3), "loss": F.cross_entropy, "samples": (x, y), "metrics": ()},
         {"metrics": {"an empty list", "an empty dict"}},
+    )
+
+
+def attaching() -> Iterator[Call]:
+    """A process alone: what needs others is tested with them."""
+    net = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    good = {
+        "model": net, "optimizer": optimizer, "interval": 2, "parts": 1, "partition": "channel",
+        "shuffle": True, "delay": 0, "wire": "full", "buffers": "part", "local": (), "weight": 1.0,
+        "solver": None, "adapt": None, "group": None, "manager": None, "scaler": None, "seed": 0,
+        "aggregate": lambda messages, weights, about: weights @ messages,
+    }  # fmt: skip
+    accepts = {
+        "optimizer": {"None"}, "parts": {"None"}, "shuffle": {"True"}, "delay": {"0"},
+        "local": {"an empty list"}, "weight": {"0.5", "1.5", "2.0", "10^30"}, "solver": {"None"},
+        "adapt": {"None"}, "group": {"None"}, "manager": {"None"}, "scaler": {"None"},
+        "seed": {"0", "10^30"},
+    }  # fmt: skip
+
+    def attached(**given: Any) -> None:
+        partavg.attach(**{"model": net, "optimizer": optimizer, "interval": 2, **given}).detach()
+
+    for name, value in good.items():
+        yield Call(attached, {name: value}, accepts, f"attach({name}=…)")
+    averager = partavg.attach(net, optimizer, interval=2)
+    yield Call(
+        averager.load_state_dict, {"state": averager.state_dict()}, {}, "attach(…).load_state_dict"
     )
 
 

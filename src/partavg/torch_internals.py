@@ -6,7 +6,8 @@ what it falls back on, and tests take each thing away to see it do so.
 
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,36 @@ def _opened(group: "ProcessGroup | None") -> "Store":
     return store
 
 
+def group_alike(group: "ProcessGroup", name: str, kind: str) -> "ProcessGroup":
+    """Another group of the same ranks, by a name that none had; all must take part.
+
+    Its kind is that of its backend, like "gloo".
+
+    Otherwise as torch names it, after the groups that there are: then a group that was destroyed
+    must not come back, or it would find addresses of old.
+    """
+    known = distributed.distributed_c10d
+    ranks = distributed.get_process_group_ranks(group)
+    make, world = (getattr(known, key, None) for key in ("_new_process_group_helper", "_world"))
+    if make is None or world is None:
+        made: ProcessGroup = distributed.new_group(ranks, use_local_synchronization=True)
+        return made
+    place = ranks.index(distributed.get_rank())
+    given = len(ranks), place, ranks, kind, store_of(group), name
+    made = make(*given, timeout=_timeout(group))[0]
+    world.pg_group_ranks[made] = {rank: at for at, rank in enumerate(ranks)}
+    return made
+
+
+def _timeout(group: "ProcessGroup") -> timedelta:
+    """How long a group waits; otherwise as long as torch does where nobody says anything."""
+    for device in map(torch.device, ("cuda", "cpu")):
+        with suppress(AttributeError, RuntimeError):
+            found: timedelta = group._get_backend(device).options._timeout
+            return found
+    return timedelta(minutes=30)
+
+
 def batch_norms() -> tuple[type[nn.Module], ...]:
     """BatchNorm layers; with the class that other libraries derive theirs from, if there is one."""
     public = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm
@@ -65,6 +96,12 @@ def dropouts() -> tuple[type[nn.Module], ...]:
 def is_compiled(module: nn.Module) -> bool:
     """Whether torch.compile made it; without that name, it is taken for an ordinary module."""
     return hasattr(module, "_orig_mod")
+
+
+def uncompiled(module: nn.Module) -> nn.Module:
+    """The module that torch.compile was given, or the module itself."""
+    inner: nn.Module = getattr(module, "_orig_mod", module)
+    return inner
 
 
 def hooked_norm(layer: nn.Module) -> str:

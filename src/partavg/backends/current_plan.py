@@ -12,7 +12,7 @@ from partavg.core.exchange import settle_
 from partavg.core.plan import Plan
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
-from partavg.core.workers import Workers
+from partavg.core.workers import Workers, upgrade_
 
 
 class CurrentPlan:
@@ -60,6 +60,7 @@ class CurrentPlan:
         now = workers.notes.get("schedule")
         first = self.adapt.first(self._given) if self.adapt else self._given
         self.plan = self._planner(replace(self._given, **now) if now else first)
+        upgrade_(workers, self.plan.partition.parts)
         if self.plan.aggregate is not weighted_sum and workers.common is None:
             raise ValueError(
                 "what is loaded was saved without an aggregate of its own, which must know what "

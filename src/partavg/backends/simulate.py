@@ -56,7 +56,7 @@ from partavg.core.plan import check_delay
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
 from partavg.core.trial import check_abilities, shared_names
-from partavg.core.workers import Workers
+from partavg.core.workers import OLD_COUNT, Workers
 from partavg.data.batches import Batches
 from partavg.data.convert import as_samples
 from partavg.data.gather import Store, gather_from
@@ -245,7 +245,8 @@ class Simulation:
             params, statistics, self._model.params, self._solver, self.schedule.parts
         )
         shared = shared_names(self._solver)
-        self._states = ProcessStates(self._processes, self.active, len(split), shared)
+        common = shared | {OLD_COUNT}
+        self._states = ProcessStates(self._processes, self.active, len(split), common)
         own = self._current.plan.local
         moves = participation is not None and participation.moves
         if own.params and moves and not put_away:

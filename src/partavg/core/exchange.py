@@ -1,6 +1,7 @@
 """Exchange between workers: averaging parts, now or on their way, and handing models over."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import accumulate
@@ -30,7 +31,7 @@ from partavg.core.partition import Span
 from partavg.core.plan import Plan
 from partavg.core.seeds import fold
 from partavg.core.share import Share, share_of
-from partavg.core.solver import Solver, Sync
+from partavg.core.solver import Solver, State, Sync
 from partavg.core.trial import message_length, sends_parameters
 from partavg.core.workers import Workers, arrived
 
@@ -61,6 +62,8 @@ def average_(
     if plan.fresh is None:
         workers.steps[:, part] = 0
         workers.lr_sum[:, part] = 0
+    if abilities(solver).outer_step:
+        workers.count_outer_step_(part)
     if delay:
         workers.pending[part] = {
             "arrives": workers.step + delay,
@@ -77,11 +80,11 @@ def average_(
     try:
         total = arriving()
     except LeftOut:
-        _count_on_(workers, part, plan, sync)
+        _count_on_(workers, part, plan, solver, sync)
         return
     _, statistics = workers.columns((), buffer_spans)
-    memory, spans = share.memory, share.spans
-    deliver_(share.params, statistics, total, lengths, memory, spans, solver=solver, sync=sync)
+    with _recalled(workers, share, solver) as (memory, places):
+        deliver_(share.params, statistics, total, lengths, memory, places, solver=solver, sync=sync)
     share.note_common_()
     for rows, before in zip(share.params, own, strict=bool(own)):
         rows.lerp_(before, mix)
@@ -125,11 +128,12 @@ def _send(
             raise ValueError("an aggregate must know the start: call workers.remember_start_()")
         told = about(share.common, part, workers.step, plan, solver, share.spans)
         combine = partial(one_message, plan.aggregate, about=told)
+    memory, places = _memory_to_send(workers, share, solver)
     arriving, lengths = collect(
         share.params,
         workers.columns((), buffers)[1],
-        share.memory,
-        share.spans,
+        memory,
+        places,
         solver=solver,
         sync=sync,
         weights=plan.weights_at(workers.step),
@@ -141,11 +145,34 @@ def _send(
     return arriving, lengths, share
 
 
-def _count_on_(workers: Workers, part: int, plan: Plan, sync: Sync) -> None:
+def _count_on_(workers: Workers, part: int, plan: Plan, solver: Solver, sync: Sync) -> None:
     """Nothing arrived: the steps of a part are still those since its last averaging."""
     if plan.fresh is None:
         workers.steps[:, part : part + 1] += sync.steps
         workers.lr_sum[:, part : part + 1] += sync.lr_sum
+    if abilities(solver).outer_step:
+        workers.set_outer_steps_(part, sync.outer_steps - 1)
+
+
+Recalled = tuple[State, Sequence[Span]]
+"""What is remembered of some columns, and where these lie in it."""
+
+
+def _memory_to_send(workers: Workers, share: Share, solver: Solver) -> Recalled:
+    if abilities(solver).plain or share.drawn:
+        return share.memory, share.spans
+    return workers.recall(share.spans, to_send=True)
+
+
+@contextmanager
+def _recalled(workers: Workers, share: Share, solver: Solver) -> Iterator[Recalled]:
+    """What is remembered of a share's columns, to change it."""
+    if abilities(solver).plain or share.drawn:
+        yield share.memory, share.spans
+        return
+    memory, places = workers.recall(share.spans)
+    yield memory, places
+    workers.remember_(share.spans, memory)
 
 
 def about(
@@ -209,7 +236,7 @@ def _arrive_(
     try:
         total = arrived(message)
     except LeftOut:
-        _count_on_(workers, part, plan, sync)
+        _count_on_(workers, part, plan, solver, sync)
         return
     counters = _counters(workers, plan, part)
     share = share_of(workers, plan, part, message.get("sent_at", 0))
@@ -223,16 +250,9 @@ def _arrive_(
     if plan.mix is None:
         for rows, before in zip(share.params, sent, strict=True):
             rows.sub_(before)
-    deliver_(
-        sent,
-        buffers,
-        total,
-        message["lengths"],
-        share.memory,
-        share.spans,
-        solver=solver,
-        sync=sync,
-    )
+    lengths = message["lengths"]
+    with _recalled(workers, share, solver) as (memory, places):
+        deliver_(sent, buffers, total, lengths, memory, places, solver=solver, sync=sync)
     share._replace(params=sent).note_common_()
     for rows, after in zip(share.params, sent, strict=True):
         if plan.mix is None:
@@ -258,15 +278,23 @@ def _within(
 
 
 def settle_(
-    workers: Workers, plan: Plan, solver: Solver, reduce: Reduce = alone, *, plainly: bool = False
+    workers: Workers,
+    plan: Plan,
+    solver: Solver,
+    reduce: Reduce = alone,
+    *,
+    plainly: bool = False,
+    alike: Collection[int] | None = None,
 ) -> None:
     """Average all that was not averaged after the last step: then all workers are the same.
 
     If `plainly` without the solver's outer step, and without what keeps workers apart: then the
-    parts averaged after the last step must be again.
+    parts averaged after the last step must be again. Where others than the solver may have changed
+    workers, only the parts that are `alike` need not be.
     """
     apart = plainly and keeps_apart(plan, solver)
-    due = [] if apart else _just_averaged(workers, reduce)
+    due = alike if alike is not None else _just_averaged(workers, reduce)
+    due = [] if apart else due
     rest = [part for part in range(len(plan.partition.parts)) if part not in due]
     arrive_(workers, plan, solver, at_once=True, averaged_again=rest)
     if plainly:

@@ -8,7 +8,6 @@ Douillard et al., DiLoCo: Distributed Low-Communication Training of Language Mod
 import warnings
 from dataclasses import dataclass, field, replace
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -74,9 +73,8 @@ class Outer:
     def init(self, params: Float[Tensor, "m d"], layout: Layout) -> State:
         """The base's memory, r, and the optimizer's memory of it."""
         outer = self.optimizer.init(params[:1], layout)
-        counted = {f"outer.{name}": tensor for name, tensor in outer.items()}
-        count = {"outer.count": torch.zeros_like(params[:1])}
-        return {**self.base.init(params, layout), **anchored(params), **counted, **count}
+        own = {f"outer.{name}": tensor for name, tensor in outer.items()}
+        return {**self.base.init(params, layout), **anchored(params), **own}
 
     def step_(
         self, params: Float[Tensor, "m n"], grads: Float[Tensor, "m n"], state: State, now: Step
@@ -96,8 +94,8 @@ class Outer:
         anchor = state[ANCHOR].clone()  # the base may move it
         self.base.decode_(rows, total, state, sync)
         own = {k.removeprefix("outer."): v for k, v in state.items() if k.startswith("outer.")}
-        count = own.pop("count").add_(1)
-        self.optimizer.step_(anchor, anchor - rows[:1], own, Step(self.lr, count[:, :1]))
+        taken = anchor.new_full((1, 1), sync.outer_steps)
+        self.optimizer.step_(anchor, anchor - rows[:1], own, Step(self.lr, taken))
         state[ANCHOR].copy_(anchor)
         rows.copy_(anchor)
         if local is not None:

@@ -1,9 +1,7 @@
 """Partial averaging for a user's own loop, in three lines."""
 
 import atexit
-import math
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
@@ -12,43 +10,53 @@ from time import sleep
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.amp.grad_scaler import GradScaler
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
 from partavg.backends.current_plan import CurrentPlan
 from partavg.backends.distributed.agree import agree
 from partavg.backends.distributed.averager import Averager
+from partavg.backends.distributed.checks import (
+    Group,
+    bare,
+    check_arguments,
+    check_gathering,
+    check_parts,
+    groups_of,
+)
 from partavg.backends.distributed.collectives import AcrossMachines, AllReduce, Collective, NoOthers
 from partavg.backends.distributed.compressed import Compressed
+from partavg.backends.distributed.connections import Connections
+from partavg.backends.distributed.likeness import start_alike_
+from partavg.backends.distributed.memory_store import check_memory
 from partavg.backends.distributed.module_row import ModuleRow
+from partavg.backends.distributed.narrow import Narrow, narrow_type
 from partavg.backends.distributed.on_optimizer import on_top_of
+from partavg.backends.distributed.optimizers import check_ownership, optimizers_of
 from partavg.backends.distributed.replicas import Manager, Replicas, check_manager
-from partavg.backends.planner import (
-    Cut,
-    Planner,
-    check_aggregate,
-    check_fresh,
-    check_needs,
-    check_recut,
-    draws_columns,
-)
-from partavg.backends.rank_failure import RollCall
+from partavg.backends.distributed.saved import settings_of
+from partavg.backends.distributed.scaler import check_scaler
+from partavg.backends.distributed.trailer import Trailer
+from partavg.backends.distributed.uneven import Uneven, UnevenTrailer, check_uneven, pace_of
+from partavg.backends.distributed.watch import Watch
+from partavg.backends.planner import Cut, Planner, check_fresh, check_needs, draws_columns
 from partavg.core.abilities import described
 from partavg.core.adapt import Adapt
 from partavg.core.aggregate import Aggregate, weighted_sum
+from partavg.core.arguments import check_kind
 from partavg.core.local_columns import Sharing, matches, sharing
+from partavg.core.pace import Pace
 from partavg.core.partition import Partition
 from partavg.core.plan import Plan, check_delay
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
 from partavg.core.wire_formats import WIRE_FORMATS
 
-Group = dist.ProcessGroup | DeviceMesh
-
 
 def attach(
     model: nn.Module,
-    optimizer: Optimizer | None = None,
+    optimizer: Optimizer | Sequence[Optimizer] | None = None,
     *,
     interval: int,
     parts: int | None = None,
@@ -66,7 +74,11 @@ def attach(
     aggregate: Aggregate = weighted_sum,
     group: Group | None = None,
     manager: Manager | None = None,
+    scaler: GradScaler | None = None,
+    pace: Pace | int | None = None,
+    uneven: bool = False,
     seed: int = 0,
+    memory: str = "full",
 ) -> Averager:
     """Average a model over the ranks of a process group, a part after every step of its optimizer.
 
@@ -76,14 +88,19 @@ def attach(
     or for each part a list of patterns of names. `offsets` say after which steps, modulo the
     interval, each part is averaged. `delay` lets that many steps pass while an average is on its
     way, `mix` is the share of its own that a rank keeps when it arrives (docs/streaming.md). `wire`
-    rounds messages to "bf16" or "int8".
+    rounds messages to "bf16", "int8", "int4" or "top-k".
     Float `buffers` are averaged with their "part", at "every" averaging, or stay "local". `local`
     are patterns of names, like "head.*", of parameters and buffers that are never averaged: each
     rank begins and goes on with its own. Ranks count by `weight`. A `solver` goes on top of the
     optimizer, `adapt` changes the interval, `aggregate` is what becomes of the ranks' messages
     instead of their weighted sum. A mesh as `group` is machines × ranks of a machine: inside a
-    machine all is averaged after every step. With torchft's `manager`, replicas may come and go
-    instead. Without an optimizer, call `step` after each of your steps.
+    machine all is averaged after every step. The solver's `memory` is float32 at least and where
+    the model is; "params" keeps it in the parameters' type, "host" in the host's memory,
+    "params+host" both. With torchft's `manager`, replicas may come and go
+    instead. Of several optimizers the last one's step ends a step of all; those that a GradScaler
+    skips are counted if it is given as `scaler`. Ranks may take different numbers of steps: at a
+    `pace`, so many of this rank in an interval, or, if `uneven`, some end before others. Without an
+    optimizer, call `step` after each of your steps.
 
     >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     >>> model = nn.Linear(2, 1)
@@ -97,13 +114,22 @@ def attach(
     4
     >>> dist.destroy_process_group()
     """
-    groups = [] if manager else _groups(group)
+    groups = [] if manager is not None else groups_of(group)
     try:
-        _check(weight, buffers, wire, group, adapt, partition)
-        own = on_top_of(optimizer, solver)
-        check_needs(own, delay=delay, mix=mix)
+        optimizers = optimizers_of(optimizer)
+        check_scaler(scaler, optimizers)
+        check_arguments(
+            weight, buffers, wire, group, adapt, partition,
+            delay=delay, shuffle=shuffle, seed=seed, local=local,
+        )  # fmt: skip
+        check_uneven(pace, uneven, interval, groups, group, manager=manager, adapt=adapt)
+        uneven = uneven or pace is not None
+        own = on_top_of(optimizers, solver, uneven=uneven)
+        check_needs(own, delay=delay, mix=mix, uneven=uneven)
+        check_memory(memory, own, fresh=draws_columns(partition))
         schedule = _schedule(interval, parts, partition, offsets, seed if shuffle else None)
-        if manager:
+        check_kind("manager", manager, Manager | None, "torchft.Manager(…)")
+        if manager is not None:
             check_manager(
                 solver=own,
                 schedule=schedule,
@@ -113,13 +139,16 @@ def attach(
                 fresh=draws_columns(partition),
                 group=group,
             )
-        _check_gathering(aggregate, own, group, wire, manager)
+        check_gathering(aggregate, own, group, wire, manager)
         check_delay(delay, schedule, buffers)
         check_fresh(partition, own, schedule, delay, adapt)
-        row = ModuleRow.of(model, (adapt.first(schedule) if adapt else schedule).parts)
+        module = bare(model, groups)
+        check_parts(schedule.parts, module)
+        row = ModuleRow.of(module, (adapt.first(schedule) if adapt else schedule).parts)
+        check_ownership(optimizers, row.trainable)
         layouts = row.param_columns.layout, row.buffer_columns.layout
         shared = sharing(local, *layouts)
-        row.local = shared[0].local
+        row.local = shared[0].local | shared[1].local
         planner = _Planner(row, shared, partition, buffers, delay, seed, aggregate, mix)
         facts: dict[str, object] = {
             "torch": torch.__version__,
@@ -136,31 +165,63 @@ def attach(
             "solver": described(own),
             "adapt": adapt,
             "aggregate": described(aggregate),
+            "memory": memory,
             "seed": seed if aggregate is not weighted_sum or draws_columns(partition) else None,
             "a model of": row.describe(),
             "partition": planner(schedule).partition.digest()[:12],
             "fresh columns": draws_columns(partition),
+            "optimizers": len(optimizers),
+            "a scaler": scaler is not None,
+            "uneven": uneven,
+            "pace": "a number of steps" if isinstance(pace, int) else described(pace),
         }
     except ValueError as error:
         agree(groups, {}, error)
         raise
-    agree(groups, facts)
+    words = agree(groups, facts)
+    narrow = narrow_type(row, own) if aggregate is weighted_sum else None
+    by_thread = WIRE_FORMATS[wire].codec is not None or narrow is not None
+    connections = Connections(groups, words, row.params.device, apart=by_thread)
     collective: Collective
-    if manager:
+    if manager is not None:
         own_weight, inside = weight, None  # of those alive, found out with every message
         collective = Replicas(manager, row, weight, facts, shared[1].local)
     else:
-        own_weight = weight / _sum(weight, groups)
-        collective, inside = _collectives(groups, group, wire, own_weight)
+        weights = _shares(weight, groups)
+        own_weight = weights[dist.get_rank(groups[0])] if groups else 1.0
+        trailer = UnevenTrailer if uneven else Trailer
+        collective, inside = _collectives(
+            connections.groups, group, wire, own_weight, weights, narrow, trailer
+        )
     own_tensors = {name for some in shared for name in some.local}
-    _start_alike(model, groups, lambda name: name in own_tensors or matches(name, local))
-    row.start_memory_(own)
+
+    def is_local(name: str) -> bool:
+        return name in own_tensors or matches(name, local)
+
+    start_alike_(module, groups, is_local)
+    row.start_memory_(own, memory)
     if aggregate is not weighted_sum:
         row.remember_start_()
     current = CurrentPlan(schedule, adapt, replace(planner, weight=own_weight))
-    rolls = [RollCall.of(peers) for peers in groups]
     _outlive_messages()
-    return Averager(row, optimizer, current, own, collective, inside, rolls)
+    place = dist.get_rank(groups[0]) if groups else 0
+    turns = Uneven(collective.trailers, pace_of(pace, interval, groups), place) if uneven else None
+    averager = Averager(
+        row,
+        optimizers,
+        current,
+        own,
+        collective,
+        inside,
+        connections,
+        watch=Watch(module, row, is_local),
+        scaler=scaler,
+        settings=settings_of(facts, own),
+        uneven=turns,
+    )
+    if turns:
+        turns.catch_up_before(module, averager.catch_up)
+    return averager
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,64 +277,6 @@ def _schedule(
     return Schedule(interval, parts, shuffle, offsets=tuple(offsets or ()))
 
 
-def _groups(group: Group | None) -> list[dist.ProcessGroup]:
-    """The group of all ranks, or between machines and inside one; none for a process alone."""
-    if isinstance(group, DeviceMesh):
-        if group.ndim != 2:
-            raise ValueError(
-                f"the mesh has {group.ndim} dimensions: give it two, machines × ranks of a machine"
-            )
-        return group.get_all_groups()
-    if not dist.is_initialized():
-        warnings.warn(
-            "torch.distributed is not set up, so this process trains alone: start with torchrun "
-            "and call torch.distributed.init_process_group()",
-            stacklevel=3,
-        )
-        return []
-    assert dist.group.WORLD is not None
-    return [group or dist.group.WORLD]
-
-
-def _check(
-    weight: float,
-    buffers: str,
-    wire: str,
-    group: Group | None,
-    adapt: Adapt | None,
-    partition: Cut,
-) -> None:
-    if not 0 < weight < math.inf:
-        raise ValueError(f"weight {weight} makes no sense: use a number above 0")
-    if buffers == "recompute":
-        raise ValueError("buffers 'recompute' is the simulator's: use part, every or local")
-    if wire not in WIRE_FORMATS:
-        raise ValueError(f"wire {wire!r} is not known: use {', '.join(WIRE_FORMATS)}")
-    if WIRE_FORMATS[wire].codec and isinstance(group, DeviceMesh):
-        raise ValueError(f"wire {wire!r} does not go with a mesh yet: use full")
-    if WIRE_FORMATS[wire].codec and draws_columns(partition):
-        raise ValueError(
-            f"wire {wire!r} adds to a part's next message what rounding lost of this one, and "
-            f"fresh columns are others every time: use full, or another partition"
-        )
-    check_recut(adapt, partition)
-
-
-def _check_gathering(
-    aggregate: Aggregate, solver: Solver, group: Group | None, wire: str, manager: Manager | None
-) -> None:
-    """Raise a ValueError for collectives over which whole messages cannot be collected."""
-    check_aggregate(aggregate, solver)
-    refused = {"a mesh": isinstance(group, DeviceMesh), f"wire {wire!r}": wire != "full",
-               "a manager": manager is not None}  # fmt: skip
-    for what, given in refused.items():
-        if given and aggregate is not weighted_sum:
-            raise ValueError(
-                f"{what} does not go with an aggregate of your own, which must see whole messages "
-                f"of all ranks: leave one of them out"
-            )
-
-
 @cache
 def _outlive_messages() -> None:
     """Let Python end a moment later, so that gloo's threads have forgotten the last message.
@@ -283,39 +286,34 @@ def _outlive_messages() -> None:
     atexit.register(sleep, 0.05)
 
 
-def _sum(weight: float, groups: Sequence[dist.ProcessGroup]) -> float:
-    """The sum over the ranks, or over the machines, by which weights are divided."""
+def _shares(weight: float, groups: Sequence[dist.ProcessGroup]) -> list[float]:
+    """How much each rank counts, or each machine, of all."""
     weights = [weight]
     for group in groups[:1]:
         weights *= group.size()
         dist.all_gather_object(weights, weight, group=group)
-    return sum(weights)
+    return [each / sum(weights) for each in weights]
 
 
 def _collectives(
-    groups: Sequence[dist.ProcessGroup], group: Group | None, wire: str, weight: float
+    groups: Sequence[dist.ProcessGroup],
+    group: Group | None,
+    wire: str,
+    weight: float,
+    weights: Sequence[float],
+    narrow: torch.dtype | None,
+    trailer: type[Trailer],
 ) -> tuple[Collective, AllReduce | None]:
     """How averages are made, and those inside a machine."""
     if isinstance(group, DeviceMesh):
         inside = AllReduce(groups[1])
         inside.trailer.strict = False  # other machines must hear of it too
-        return AcrossMachines(group), inside
+        return AcrossMachines(group, groups, weights), inside
     codec = WIRE_FORMATS[wire].codec
     if not groups:
         return NoOthers(), None
-    return (Compressed(groups[0], codec, weight) if codec else AllReduce(groups[0])), None
-
-
-@torch.no_grad()
-def _start_alike(
-    model: nn.Module, groups: Sequence[dist.ProcessGroup], is_local: Callable[[str], bool]
-) -> None:
-    """Give all ranks the model of the first, but for what is local to a rank, or to a machine."""
-    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    for group, inside in zip(groups, (False, True), strict=False):
-        source = dist.get_global_rank(group, 0)
-        for tensor in [t for name, t in tensors.items() if inside or not is_local(name)]:
-            whole = tensor.detach().contiguous()
-            dist.broadcast(whole, source, group=group)
-            if whole.data_ptr() != tensor.data_ptr():
-                tensor.copy_(whole)
+    if codec:
+        return Compressed(groups[0], codec, weight, trailer), None
+    if narrow:
+        return Narrow(groups[0], narrow, weights, trailer), None
+    return AllReduce(groups[0], weights, trailer), None

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from partavg.backends.distributed.collectives import Collective
 from partavg.backends.distributed.module_row import ModuleRow, flat
-from partavg.backends.distributed.trailer import NotFinite
+from partavg.backends.distributed.trailer import AVERAGES, NotFinite
 from partavg.core.abilities import name_of
 from partavg.core.adapt import Adapt
 from partavg.core.average import Arriving, LeftOut
@@ -22,6 +22,7 @@ from partavg.core.trial import Trial, shared_names
 from partavg.solvers.drift import ANCHOR
 
 
+@runtime_checkable
 class Manager(Protocol):
     """What is needed of torchft's Manager."""
 
@@ -127,12 +128,12 @@ class Replicas(Collective):
             self._manager.should_commit()
         return self._open
 
-    def at(self, step: int, *, leaving: bool = False) -> None:
+    def at(self, step: int, deed: int = AVERAGES) -> None:
         """Nobody may join those who leave."""
-        self._leaving = leaving
+        self._leaving = deed != AVERAGES
 
     def __call__(
-        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: int = 0
     ) -> Arriving:
         """Send, unless this part is still that of an earlier life."""
         if not self._open:
@@ -161,7 +162,7 @@ class Replicas(Collective):
             self._stale.discard(-1 if key is None else key)
             return message[:-1] / message[-1]
 
-        return arriving
+        return self.timed(arriving)
 
     def _give(self) -> dict[str, Any]:
         """What a replica that returns must know."""
@@ -170,6 +171,7 @@ class Replicas(Collective):
             "step": row.step,
             "facts": self._facts,
             "memory": {name: entry.clone() for name, entry in row.memory.items()},
+            "outer_steps": list(row.outer_steps),
             "buffers": [view.clone() for view in self._buffers()],
         }
 
@@ -183,8 +185,11 @@ class Replicas(Collective):
                     f"replicas must have the same"
                 )
         row = self._row
+        if row.store is not None:
+            row.store.forget()
         for name, entry in given["memory"].items():
             row.memory[name].copy_(entry)
+        row.outer_steps = list(given["outer_steps"])
         if ANCHOR in row.memory:
             self._begin_at_(row.memory[ANCHOR], given["buffers"])
         elif self._open or given["step"] != row.step:
