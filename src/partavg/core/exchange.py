@@ -372,7 +372,10 @@ def redistribute_(
 
 def _just_averaged(workers: Workers, reduce: Reduce) -> list[int]:
     """The parts that no worker, here or elsewhere, has changed since their last averaging."""
-    steps = reduced(reduce, workers.steps.sum(0))
+    try:
+        steps = reduced(reduce, workers.steps.sum(0))
+    except LeftOut:
+        return []  # nobody knows
     return [part for part, sum_ in enumerate(steps.tolist()) if not sum_]
 
 

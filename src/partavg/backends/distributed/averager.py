@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from types import TracebackType
 from typing import Any, Self
@@ -13,7 +14,7 @@ from torch.optim import Optimizer
 
 from partavg.backends.current_plan import CurrentPlan
 from partavg.backends.distributed.collectives import AllReduce, Collective, Left
-from partavg.backends.distributed.connections import Connections, why_it_left
+from partavg.backends.distributed.connections import Connections
 from partavg.backends.distributed.evaluating import (
     average_buffers_,
     average_model_,
@@ -34,6 +35,7 @@ from partavg.backends.distributed.other_ranks import go_on_with_others_
 from partavg.backends.distributed.saved import check_state
 from partavg.backends.distributed.times import Times
 from partavg.backends.distributed.trailer import AVERAGES, DEEDS, LEAVES
+from partavg.backends.distributed.uneven import Uneven
 from partavg.backends.distributed.watch import Watch
 from partavg.backends.rank_failure import RankLost
 from partavg.core.abilities import abilities, step_weight
@@ -43,6 +45,7 @@ from partavg.core.mean import Mean
 from partavg.core.partition import Partition, Span
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
+from partavg.core.workers import arrived
 
 
 class Averager:
@@ -65,7 +68,9 @@ class Averager:
         watch: Watch,
         scaler: GradScaler | None = None,
         settings: Mapping[str, str] | None = None,
+        uneven: Uneven | None = None,
     ) -> None:
+        self._uneven = uneven
         self._row, self._optimizers, self._current = row, optimizers, current
         self._solver, self._collective, self._inside = solver, collective, inside
         self._connections, self._watch, self._settings = connections, watch, settings or {}
@@ -123,6 +128,8 @@ class Averager:
         self._check_own()
         row = self._row
         rate = rate_of(self._optimizers, self._solver, self._abilities)
+        if self._uneven:
+            self._uneven.check_turn(row.step + 1)
         with self._talking(row.step + 1):
             row.step += 1
             row.taken += moves
@@ -134,6 +141,22 @@ class Averager:
             self._average_due()
             self._adapt(rate)
         self._fetch_memory()
+
+    @torch.no_grad()
+    def catch_up(self) -> None:
+        """Take part in the averagings that come before this rank's next step, where it has a pace.
+
+        The model does that by itself when it is called where gradients are wanted.
+        """
+        while self._uneven and not self._uneven.steps_at(self._row.step + 1):
+            self._rest()
+
+    def _rest(self, *, deed: int = AVERAGES) -> None:
+        """Average what is due after a step that only others take."""
+        with self._talking(self._row.step + 1, deed=deed):
+            self._row.step += 1
+            self._average_due(at_once=deed == LEAVES)
+            self._adapt(rate_of(self._optimizers, self._solver, self._abilities))
 
     def see(self, loss: Tensor | float) -> None:
         """Tell the loss of the step that comes, where the interval adapts to it."""
@@ -147,9 +170,12 @@ class Averager:
         """
         self._check_own()
         self._steps.check_updated()
+        if self._uneven:
+            self._uneven.join(self._row, partial(self._rest, deed=LEAVES))
         with self._talking(self._row.step, deed=LEAVES):
             self._look()
-            self._meet()
+            if not self._uneven:  # where they have met already
+                self._meet()
             plan, collective = self._current.plan, self._collective
             alike = self._watch.parts_alike(plan, groups := self._connections.groups)
             settle_(self._row, plan, self._solver, collective, plainly=True, alike=alike)
@@ -227,6 +253,8 @@ class Averager:
     def detach(self) -> None:
         """Let the optimizer be as it was, and close all that `attach` opened; again is no harm."""
         self._steps.close()
+        if self._uneven:
+            self._uneven.close()
         self._connections.note("", f"after step {self._row.step}")
         self._hang_up()
 
@@ -241,8 +269,7 @@ class Averager:
     def _tell_why(self, error: BaseException) -> None:
         """Leave a word for the others, who wait in vain from now on."""
         self._row.pending.clear()  # what is on its way would keep connections open
-        if why := why_it_left(error):
-            self._connections.note(why, f"after step {self._row.step}")
+        self._connections.leave(error, f"after step {self._row.step}")
 
     def state_dict(self) -> dict[str, Any]:
         """All that a checkpoint needs beside the model and the optimizer; each rank has its own."""
@@ -336,8 +363,9 @@ class Averager:
         try:
             with self._connections.naming_lost(f"after step {step}"):
                 yield
-        except RankLost:
+        except RankLost as lost:
             self._row.pending.clear()
+            self._connections.pass_on(lost)
             self._hang_up()  # or those who wait for this rank would not hear of it
             raise
 
@@ -378,10 +406,13 @@ class Averager:
         schedule = self._current.plan.schedule
         return next(part for step in count(self._row.step + 1) for part in schedule(step))
 
-    def _average_due(self) -> None:
+    def _average_due(self, *, at_once: bool = False) -> None:
+        """Average or send; if `at_once`, know what others say in what is on its way."""
         row, plan = self._row, self._current.plan
         for part in plan.schedule(row.step):
             average_(row, part, plan, self._solver, self._collective, delay=plan.delay)
+        for message in row.pending.values() if at_once else ():
+            message["total"] = arrived(message)
         if row.pending:
             arrive_(row, plan, self._solver)
 

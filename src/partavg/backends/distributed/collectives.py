@@ -30,7 +30,7 @@ class Collective(ABC):
 
     @abstractmethod
     def __call__(
-        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: int = 0
     ) -> Arriving:
         """Begin to sum."""
 
@@ -109,7 +109,7 @@ class NoOthers(Collective):
     """That of a process alone."""
 
     def __call__(
-        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: int = 0
     ) -> Arriving:
         """Nobody adds anything."""
         self.count(message.nbytes)
@@ -128,7 +128,7 @@ class Left(Collective):
         self.bytes, self.messages, self._state = before.bytes, before.messages, before.state()
 
     def __call__(
-        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: int = 0
     ) -> Arriving:
         """There is nobody any more."""
         raise ValueError(DETACHED)
@@ -153,15 +153,20 @@ class Left(Collective):
 class AllReduce(Collective):
     """One collective per message, with a trailer of the ranks behind it."""
 
-    def __init__(self, group: dist.ProcessGroup, weights: Sequence[float] | None = None) -> None:
+    def __init__(
+        self,
+        group: dist.ProcessGroup,
+        weights: Sequence[float] | None = None,
+        trailer: type[Trailer] = Trailer,
+    ) -> None:
         self.group = group
         ranks, mine = dist.get_process_group_ranks(group), dist.get_rank(group)
-        self.trailer = Trailer(ranks, mine, weights)
+        self.trailer = trailer(ranks, mine, weights)
         self.trailers = [self.trailer]
         self.room = self.trailer.room
 
     def __call__(
-        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: int = 0
     ) -> Arriving:
         """Sign and send; what comes back is read when it is waited for."""
         self.trailer.sign_(message)
@@ -220,7 +225,7 @@ class AcrossMachines(Collective):
         self.trailers = [Trailer(peers, machine, weights) for peers in mesh.mesh.T.tolist()]
 
     def __call__(
-        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: int = 0
     ) -> Arriving:
         """Send this rank's share; the others' are waited for with it."""
         trailer, ranks = self.trailers[self._own], len(self.trailers)

@@ -11,6 +11,7 @@ from torch.nn.functional import pad
 
 from partavg.backends.distributed.collectives import AllReduce
 from partavg.backends.distributed.module_row import ModuleRow
+from partavg.backends.distributed.trailer import Trailer
 from partavg.core.abilities import abilities
 from partavg.core.average import Arriving
 from partavg.core.solver import Solver
@@ -42,22 +43,26 @@ class Narrow(AllReduce):
     """
 
     def __init__(
-        self, group: dist.ProcessGroup, kind: torch.dtype, weights: Sequence[float]
+        self,
+        group: dist.ProcessGroup,
+        kind: torch.dtype,
+        weights: Sequence[float],
+        trailer: type[Trailer] = Trailer,
     ) -> None:
         """The group must be this collective's own: nobody else may send from another thread."""
-        super().__init__(group, weights)
+        super().__init__(group, weights, trailer)
         self._kind, self._weights = kind, weights
         self._weight = weights[dist.get_rank(group)]
         self._thread = ThreadPoolExecutor(1, "partavg-narrow")
         self._stream: torch.cuda.Stream | None = None
 
     def __call__(
-        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: int = 0
     ) -> Arriving:
         """Send from a thread or a stream; what must be exact goes in full."""
         own = self.trailer.sign_(message).clone()  # here, for it says where this rank is now
         body = message[: -self.room]
-        if exact or key is None:
+        if key is None or exact == len(body):
             return self._begun(message)
         if message.is_cuda:
             return self._streamed(body, own)
