@@ -110,7 +110,7 @@ class Narrow(AllReduce):
         """The sum, and what all ranks say of themselves."""
         ranks, length, sums = len(self._weights), len(body), body.dtype
         width = -(-length // ranks)
-        given = pad((body / self._weight).to(self._kind), (0, ranks * width - length))
+        given = pad(body.div_(self._weight).to(self._kind), (0, ranks * width - length))
         shares, entries = self._deal(given.view(ranks, width), own)
         weights = torch.tensor(self._weights, dtype=sums, device=body.device)
         mine = (weights[:, None] * shares.to(sums)).sum(0).to(self._kind)

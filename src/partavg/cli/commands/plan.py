@@ -16,7 +16,6 @@ Examples:
   partavg plan --model gpt2 --step-ms 900 --bandwidth 1Gbit --workers 8 --interval 32 --wire bf16
   partavg plan --parameters 7000000 --step-ms 50 --bandwidth 12.5MB --workers 4 --json plan.json
   partavg plan --model gpt2 --dtype bf16 --solver diloco --step-ms 900 --bandwidth 1Gbit --workers 8
-  torchrun --nnodes 2 --nproc-per-node 1 … -m partavg plan --measure --model gpt2 --step-ms 900
 """
 
 
@@ -104,6 +103,9 @@ def plan(
     For periodic, partial and in-between averaging at one interval, at once and overlapped with
     training: bytes, messages and time per iteration, the time of an epoch, and what is kept in
     memory beside the model. docs/plan.md has the equations and how they compare with measurements.
+
+    Started by torchrun on the machines that are to train (torchrun … -m partavg plan --measure …)
+    it measures the network between them.
     """
     from partavg.cli import link, output, plan_report
     from partavg.core.schedule import Schedule
