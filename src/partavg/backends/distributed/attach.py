@@ -270,6 +270,7 @@ def _schedule(
     shuffle: int | None,
 ) -> Schedule:
     """When which part is due: as many parts as somebody says, or as there are steps."""
+    check_kind("offsets", offsets, list | tuple | None, "a step for each part, like [1, 3]")
     if parts is None and offsets is not None:
         parts = len(offsets)
     if parts is None:
