@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from safetensors.torch import load_file
 from tests.integrations.frameworks import RANKS, apart, copy, distance, mean_over_ranks, twin
 from tests.ranks import Ranks
@@ -115,7 +114,6 @@ def saved(rank: int, folder: Path, options: dict[str, Any]) -> tuple[float, ...]
     with again.averaging as averaging:
         averaging.load_state(where)
         again.run(first=3)
-    dist.barrier()
     on_disk = {name.removeprefix("module."): tensor for name, tensor in state.items()}
     ends = copy(whole.plain), copy(again.plain)
     return apart(own), distance(shown, mean), distance(on_disk, mean), distance(*ends)
