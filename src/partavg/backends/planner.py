@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from jaxtyping import Float
@@ -27,7 +27,7 @@ from partavg.core.partition import (
     merged,
     partition_buffers,
 )
-from partavg.core.plan import Plan
+from partavg.core.plan import Plan, check_mix
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
 from partavg.core.workers import Workers
@@ -110,9 +110,9 @@ def cut_of(params: Sharing, given: Cut, parts: int, seed: int) -> Partition:
         cut = partition_of(params.shared, given if parts > 1 else "whole", parts, seed)
         check_covers(cut, params.shared)
         return cut
-    if isinstance(given, Partition):
-        return of_shared(given, params)
-    return by_name(params.shared, given)
+    if isinstance(given, list | tuple):
+        return by_name(params.shared, given)
+    return of_shared(cast(Partition, given), params)
 
 
 def partition_of(params: Layout, name: str, parts: int, seed: int) -> Partition:
@@ -220,6 +220,7 @@ def check_needs(
     Models may be `put_away` while others train, the pace may be `uneven`, averages come late, or
     are taken over in part only.
     """
+    check_mix(mix)
     said, name = abilities(solver), called or f"solver {name_of(solver)}"
     if put_away and said.needs_last_average:
         raise ValueError(

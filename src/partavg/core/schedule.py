@@ -10,6 +10,7 @@ from partavg.core.seeds import fold
 from partavg.sentences import shown
 
 _MOST = 12  # numbers of parts that an error lists
+_MOST_LISTED = 10**6  # parts whose offsets are made here
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +77,9 @@ class Schedule:
                 raise ValueError(
                     f"offset {offset} is no step of an interval of {interval}: use 0 to {interval}"
                 )
-        if self.parts not in (1, len(self.offsets)):
+        if check_whole("parts", self.parts) not in (1, len(self.offsets)):
             raise ValueError(
-                f"{len(self.offsets)} offsets for {shown(self.parts)} parts: give one for each part"
+                f"{len(self.offsets)} offsets for {self.parts} parts: give one for each part"
             )
         object.__setattr__(self, "parts", len(self.offsets))
         object.__setattr__(self, "offsets", tuple(int(o) % interval for o in self.offsets))
@@ -119,6 +120,13 @@ class Schedule:
         """
         check_whole("interval", interval, 1)
         check_whole("parts", parts, 1)
+        if parts > _MOST_LISTED:
+            raise ValueError(f"{parts} parts are too many to list: use up to {_MOST_LISTED}")
+        if not 0 <= check_whole("delay", delay) < interval:
+            raise ValueError(
+                f"delay {delay} is not below the interval {interval}: a part must arrive before it "
+                f"is sent again"
+            )
         due = (-(-interval * (part + 1) // parts) - delay for part in range(parts))
         return cls(interval, parts, offsets=tuple(step % interval for step in due))
 

@@ -30,6 +30,8 @@ CASES: dict[str, dict[str, Any]] = {
     "adapts": {"interval": 4, "adapt": AdaComm(4)},
     "personal": {"interval": 4, "local": ["5.*"], "buffers": "every"},
     "own statistics": {"interval": 4, "buffers": "local"},
+    "mixed": {"interval": 3, "delay": 1, "mix": 0.5, "solver": diloco()},
+    "fresh": {"interval": 4, "partition": "fresh"},
     "aggregated": {"interval": 4, "aggregate": Noisy(), "buffers": "local"},
 }
 STEPS = 9

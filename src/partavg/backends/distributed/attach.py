@@ -22,6 +22,7 @@ from partavg.backends.distributed.checks import (
     bare,
     check_arguments,
     check_gathering,
+    check_parts,
     groups_of,
 )
 from partavg.backends.distributed.collectives import AcrossMachines, AllReduce, Collective, NoOthers
@@ -36,12 +37,16 @@ from partavg.backends.distributed.optimizers import check_ownership, optimizers_
 from partavg.backends.distributed.replicas import Manager, Replicas, check_manager
 from partavg.backends.distributed.saved import settings_of
 from partavg.backends.distributed.scaler import check_scaler
+from partavg.backends.distributed.trailer import Trailer
+from partavg.backends.distributed.uneven import Uneven, UnevenTrailer, check_uneven, pace_of
 from partavg.backends.distributed.watch import Watch
 from partavg.backends.planner import Cut, Planner, check_fresh, check_needs, draws_columns
 from partavg.core.abilities import described
 from partavg.core.adapt import Adapt
 from partavg.core.aggregate import Aggregate, weighted_sum
+from partavg.core.arguments import check_kind
 from partavg.core.local_columns import Sharing, matches, sharing
+from partavg.core.pace import Pace
 from partavg.core.partition import Partition
 from partavg.core.plan import Plan, check_delay
 from partavg.core.schedule import Schedule
@@ -70,6 +75,8 @@ def attach(
     group: Group | None = None,
     manager: Manager | None = None,
     scaler: GradScaler | None = None,
+    pace: Pace | int | None = None,
+    uneven: bool = False,
     seed: int = 0,
     memory: str = "full",
 ) -> Averager:
@@ -81,7 +88,7 @@ def attach(
     or for each part a list of patterns of names. `offsets` say after which steps, modulo the
     interval, each part is averaged. `delay` lets that many steps pass while an average is on its
     way, `mix` is the share of its own that a rank keeps when it arrives (docs/streaming.md). `wire`
-    rounds messages to "bf16" or "int8".
+    rounds messages to "bf16", "int8", "int4" or "top-k".
     Float `buffers` are averaged with their "part", at "every" averaging, or stay "local". `local`
     are patterns of names, like "head.*", of parameters and buffers that are never averaged: each
     rank begins and goes on with its own. Ranks count by `weight`. A `solver` goes on top of the
@@ -91,8 +98,9 @@ def attach(
     the model is; "params" keeps it in the parameters' type, "host" in the host's memory,
     "params+host" both. With torchft's `manager`, replicas may come and go
     instead. Of several optimizers the last one's step ends a step of all; those that a GradScaler
-    skips are counted if it is given as `scaler`. Without an optimizer, call `step` after each of
-    your steps.
+    skips are counted if it is given as `scaler`. Ranks may take different numbers of steps: at a
+    `pace`, so many of this rank in an interval, or, if `uneven`, some end before others. Without an
+    optimizer, call `step` after each of your steps.
 
     >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     >>> model = nn.Linear(2, 1)
@@ -106,7 +114,7 @@ def attach(
     4
     >>> dist.destroy_process_group()
     """
-    groups = [] if manager else groups_of(group)
+    groups = [] if manager is not None else groups_of(group)
     try:
         optimizers = optimizers_of(optimizer)
         check_scaler(scaler, optimizers)
@@ -114,11 +122,14 @@ def attach(
             weight, buffers, wire, group, adapt, partition,
             delay=delay, shuffle=shuffle, seed=seed, local=local,
         )  # fmt: skip
-        own = on_top_of(optimizers, solver)
-        check_needs(own, delay=delay, mix=mix)
+        check_uneven(pace, uneven, interval, groups, group, manager=manager, adapt=adapt)
+        uneven = uneven or pace is not None
+        own = on_top_of(optimizers, solver, uneven=uneven)
+        check_needs(own, delay=delay, mix=mix, uneven=uneven)
         check_memory(memory, own, fresh=draws_columns(partition))
         schedule = _schedule(interval, parts, partition, offsets, seed if shuffle else None)
-        if manager:
+        check_kind("manager", manager, Manager | None, "torchft.Manager(…)")
+        if manager is not None:
             check_manager(
                 solver=own,
                 schedule=schedule,
@@ -132,6 +143,7 @@ def attach(
         check_delay(delay, schedule, buffers)
         check_fresh(partition, own, schedule, delay, adapt)
         module = bare(model, groups)
+        check_parts(schedule.parts, module)
         row = ModuleRow.of(module, (adapt.first(schedule) if adapt else schedule).parts)
         check_ownership(optimizers, row.trainable)
         layouts = row.param_columns.layout, row.buffer_columns.layout
@@ -160,6 +172,8 @@ def attach(
             "fresh columns": draws_columns(partition),
             "optimizers": len(optimizers),
             "a scaler": scaler is not None,
+            "uneven": uneven,
+            "pace": "a number of steps" if isinstance(pace, int) else described(pace),
         }
     except ValueError as error:
         agree(groups, {}, error)
@@ -169,14 +183,15 @@ def attach(
     by_thread = WIRE_FORMATS[wire].codec is not None or narrow is not None
     connections = Connections(groups, words, row.params.device, apart=by_thread)
     collective: Collective
-    if manager:
+    if manager is not None:
         own_weight, inside = weight, None  # of those alive, found out with every message
         collective = Replicas(manager, row, weight, facts, shared[1].local)
     else:
         weights = _shares(weight, groups)
         own_weight = weights[dist.get_rank(groups[0])] if groups else 1.0
+        trailer = UnevenTrailer if uneven else Trailer
         collective, inside = _collectives(
-            connections.groups, group, wire, own_weight, weights, narrow
+            connections.groups, group, wire, own_weight, weights, narrow, trailer
         )
     own_tensors = {name for some in shared for name in some.local}
 
@@ -189,7 +204,9 @@ def attach(
         row.remember_start_()
     current = CurrentPlan(schedule, adapt, replace(planner, weight=own_weight))
     _outlive_messages()
-    return Averager(
+    place = dist.get_rank(groups[0]) if groups else 0
+    turns = Uneven(collective.trailers, pace_of(pace, interval, groups), place) if uneven else None
+    averager = Averager(
         row,
         optimizers,
         current,
@@ -200,7 +217,11 @@ def attach(
         watch=Watch(module, row, is_local),
         scaler=scaler,
         settings=settings_of(facts, own),
+        uneven=turns,
     )
+    if turns:
+        turns.catch_up_before(module, averager.catch_up)
+    return averager
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +302,7 @@ def _collectives(
     weight: float,
     weights: Sequence[float],
     narrow: torch.dtype | None,
+    trailer: type[Trailer],
 ) -> tuple[Collective, AllReduce | None]:
     """How averages are made, and those inside a machine."""
     if isinstance(group, DeviceMesh):
@@ -291,7 +313,7 @@ def _collectives(
     if not groups:
         return NoOthers(), None
     if codec:
-        return Compressed(groups[0], codec, weight), None
+        return Compressed(groups[0], codec, weight, trailer), None
     if narrow:
-        return Narrow(groups[0], narrow, weights), None
-    return AllReduce(groups[0], weights), None
+        return Narrow(groups[0], narrow, weights, trailer), None
+    return AllReduce(groups[0], weights, trailer), None

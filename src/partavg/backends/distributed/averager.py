@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from types import TracebackType
 from typing import Any, Self
@@ -30,8 +31,11 @@ from partavg.backends.distributed.on_optimizer import (
     rate_of,
 )
 from partavg.backends.distributed.optimizers import Moves, Steps
+from partavg.backends.distributed.other_ranks import go_on_with_others_
 from partavg.backends.distributed.saved import check_state
+from partavg.backends.distributed.times import Times
 from partavg.backends.distributed.trailer import AVERAGES, DEEDS, LEAVES
+from partavg.backends.distributed.uneven import Uneven
 from partavg.backends.distributed.watch import Watch
 from partavg.backends.rank_failure import RankLost
 from partavg.core.abilities import abilities, step_weight
@@ -41,6 +45,7 @@ from partavg.core.mean import Mean
 from partavg.core.partition import Partition, Span
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
+from partavg.core.workers import arrived
 
 
 class Averager:
@@ -63,15 +68,19 @@ class Averager:
         watch: Watch,
         scaler: GradScaler | None = None,
         settings: Mapping[str, str] | None = None,
+        uneven: Uneven | None = None,
     ) -> None:
+        self._uneven = uneven
         self._row, self._optimizers, self._current = row, optimizers, current
         self._solver, self._collective, self._inside = solver, collective, inside
         self._connections, self._watch, self._settings = connections, watch, settings or {}
         self._abilities, self._weigh = abilities(solver), step_weight(solver)
         self._loss: Tensor | None = None
         self._borrowed = False
+        self._ranks = [len(roll.facts) for roll in connections.rolls]
         self._skipped: Moves = 0
         self._heed_trouble()
+        self._times = Times(row.params.device, list(filter(None, (collective, inside))))
         current.prepare_(row)
         corrects = self._abilities
         self._steps = Steps(
@@ -119,6 +128,8 @@ class Averager:
         self._check_own()
         row = self._row
         rate = rate_of(self._optimizers, self._solver, self._abilities)
+        if self._uneven:
+            self._uneven.check_turn(row.step + 1)
         with self._talking(row.step + 1):
             row.step += 1
             row.taken += moves
@@ -130,6 +141,22 @@ class Averager:
             self._average_due()
             self._adapt(rate)
         self._fetch_memory()
+
+    @torch.no_grad()
+    def catch_up(self) -> None:
+        """Take part in the averagings that come before this rank's next step, where it has a pace.
+
+        The model does that by itself when it is called where gradients are wanted.
+        """
+        while self._uneven and not self._uneven.steps_at(self._row.step + 1):
+            self._rest()
+
+    def _rest(self, *, deed: int = AVERAGES) -> None:
+        """Average what is due after a step that only others take."""
+        with self._talking(self._row.step + 1, deed=deed):
+            self._row.step += 1
+            self._average_due(at_once=deed == LEAVES)
+            self._adapt(rate_of(self._optimizers, self._solver, self._abilities))
 
     def see(self, loss: Tensor | float) -> None:
         """Tell the loss of the step that comes, where the interval adapts to it."""
@@ -143,9 +170,12 @@ class Averager:
         """
         self._check_own()
         self._steps.check_updated()
+        if self._uneven:
+            self._uneven.join(self._row, partial(self._rest, deed=LEAVES))
         with self._talking(self._row.step, deed=LEAVES):
             self._look()
-            self._meet()
+            if not self._uneven:  # where they have met already
+                self._meet()
             plan, collective = self._current.plan, self._collective
             alike = self._watch.parts_alike(plan, groups := self._connections.groups)
             settle_(self._row, plan, self._solver, collective, plainly=True, alike=alike)
@@ -223,6 +253,8 @@ class Averager:
     def detach(self) -> None:
         """Let the optimizer be as it was, and close all that `attach` opened; again is no harm."""
         self._steps.close()
+        if self._uneven:
+            self._uneven.close()
         self._connections.note("", f"after step {self._row.step}")
         self._hang_up()
 
@@ -244,15 +276,26 @@ class Averager:
         """All that a checkpoint needs beside the model and the optimizer; each rank has its own."""
         # Checkpoints of 0.1 call what a collective keeps its link.
         own = {"row": self._row.state(), "link": self._collective.state()}
-        return {**own, "settings": dict(self._settings), "skipped": self.skipped}
+        known = {"settings": dict(self._settings), "ranks": self._ranks}
+        return {**own, **known, "skipped": self.skipped}
 
+    @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave on this rank."""
-        check_state(state, self._settings, self._row)
-        self._row.load_(state["row"])
-        self._current.load(self._row)
-        self._collective.load(state["link"], self._row.params.device)
+        """Go on from what `state_dict` gave on this rank.
+
+        If there were n other ranks, load what rank i mod n saved on rank i, the model before this:
+        then all ranks begin with the average of the models that they loaded.
+        """
+        row = self._row
+        check_state(state, self._settings, row)
+        row.load_(state["row"])
+        self._current.load(row)
         self._skipped = state.get("skipped", 0)
+        if state.get("ranks", self._ranks) == self._ranks:
+            self._collective.load(state["link"], row.params.device)
+        else:
+            with self._asking("loads the state of other ranks"):
+                go_on_with_others_(row, self._current.plan, self._solver, self._collective)
 
     @property
     def steps(self) -> int:
@@ -277,6 +320,21 @@ class Averager:
     def messages(self) -> int:
         """Sent by this rank so far."""
         return self._collective.messages
+
+    def stats(self) -> dict[str, float]:
+        """Steps, bytes, messages and seconds since `attach`, for any logger.
+
+        Of this rank `seconds/compute`, `seconds/waiting` for others and `seconds/exchange`, which
+        is the rest of the time that training stood still; of each rank how long it computed, and
+        was ready before the slowest.
+        """
+        known = {
+            "steps": self.steps,
+            "skipped_steps": self.skipped,
+            "bytes": self.bytes,
+            "messages": self.messages,
+        }
+        return {name: float(value) for name, value in (known | self._times.seconds()).items()}
 
     @property
     def schedule(self) -> Schedule:
@@ -348,10 +406,13 @@ class Averager:
         schedule = self._current.plan.schedule
         return next(part for step in count(self._row.step + 1) for part in schedule(step))
 
-    def _average_due(self) -> None:
+    def _average_due(self, *, at_once: bool = False) -> None:
+        """Average or send; if `at_once`, know what others say in what is on its way."""
         row, plan = self._row, self._current.plan
         for part in plan.schedule(row.step):
             average_(row, part, plan, self._solver, self._collective, delay=plan.delay)
+        for message in row.pending.values() if at_once else ():
+            message["total"] = arrived(message)
         if row.pending:
             arrive_(row, plan, self._solver)
 

@@ -85,6 +85,16 @@ def check_arguments(
     check_recut(adapt, partition)
 
 
+def check_parts(parts: int, model: nn.Module) -> None:
+    """Raise a ValueError for more parts than numbers, before anything is made for each of them."""
+    size = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    if 0 < size < parts:
+        raise ValueError(
+            f"a model of {size:,} trainable numbers cannot fill {parts} parts: use fewer, with "
+            f"parts= or a shorter interval"
+        )
+
+
 def check_gathering(
     aggregate: Aggregate, solver: Solver, group: Group | None, wire: str, manager: Manager | None
 ) -> None:

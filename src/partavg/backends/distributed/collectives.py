@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
+from partavg.backends.distributed.stopwatch import Stopwatch
 from partavg.backends.distributed.trailer import AVERAGES, Trailer
 from partavg.core.average import Arriving
 
@@ -25,10 +26,11 @@ class Collective(ABC):
     """Sent by this rank so far, as long as messages are; as much comes back."""
     messages = 0
     trailers: Sequence[Trailer] = ()
+    stopwatch: Stopwatch | None = None
 
     @abstractmethod
     def __call__(
-        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: int = 0
     ) -> Arriving:
         """Begin to sum."""
 
@@ -46,6 +48,13 @@ class Collective(ABC):
         """Messages from now on are about this step, and what this rank does after it."""
         for trailer in self.trailers:
             trailer.step, trailer.deed = step, deed
+
+    def timed(self, arriving: Arriving) -> Arriving:
+        """Take the time of waiting for a sum, where there is a stopwatch."""
+        return self.stopwatch.timed(arriving, self._behind) if self.stopwatch else arriving
+
+    def _behind(self) -> float:
+        return max((trailer.behind for trailer in self.trailers), default=0.0)
 
     def count(self, size: int) -> None:
         """A message of that many bytes is sent."""
@@ -100,7 +109,7 @@ class NoOthers(Collective):
     """That of a process alone."""
 
     def __call__(
-        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: int = 0
     ) -> Arriving:
         """Nobody adds anything."""
         self.count(message.nbytes)
@@ -119,7 +128,7 @@ class Left(Collective):
         self.bytes, self.messages, self._state = before.bytes, before.messages, before.state()
 
     def __call__(
-        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: int = 0
     ) -> Arriving:
         """There is nobody any more."""
         raise ValueError(DETACHED)
@@ -144,19 +153,24 @@ class Left(Collective):
 class AllReduce(Collective):
     """One collective per message, with a trailer of the ranks behind it."""
 
-    def __init__(self, group: dist.ProcessGroup, weights: Sequence[float] | None = None) -> None:
+    def __init__(
+        self,
+        group: dist.ProcessGroup,
+        weights: Sequence[float] | None = None,
+        trailer: type[Trailer] = Trailer,
+    ) -> None:
         self.group = group
         ranks, mine = dist.get_process_group_ranks(group), dist.get_rank(group)
-        self.trailer = Trailer(ranks, mine, weights)
+        self.trailer = trailer(ranks, mine, weights)
         self.trailers = [self.trailer]
         self.room = self.trailer.room
 
     def __call__(
-        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: int = 0
     ) -> Arriving:
         """Sign and send; what comes back is read when it is waited for."""
         self.trailer.sign_(message)
-        return self.begin(message)
+        return self.timed(self.begin(message))
 
     def gather(self, rows: Float[Tensor, "m _"]) -> Arriving:
         """Sign and send one's own row to all."""
@@ -172,7 +186,7 @@ class AllReduce(Collective):
             self.trailer.read(entries)
             return self.trailer.without_faulty_rows(every[:, : -self.room], rows, entries)
 
-        return arriving
+        return self.timed(arriving)
 
     def begin(self, message: Float[Tensor, "_"]) -> Arriving:
         """Send a message that is signed."""
@@ -211,7 +225,7 @@ class AcrossMachines(Collective):
         self.trailers = [Trailer(peers, machine, weights) for peers in mesh.mesh.T.tolist()]
 
     def __call__(
-        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: int = 0
     ) -> Arriving:
         """Send this rank's share; the others' are waited for with it."""
         trailer, ranks = self.trailers[self._own], len(self.trailers)
@@ -232,7 +246,7 @@ class AcrossMachines(Collective):
                 self.trailers[column].read(shares[column, width:])  # one's own knows the words
             return shares[:, :width].flatten()[: len(message)]
 
-        return arriving
+        return self.timed(arriving)
 
     def close(self) -> None:
         """Let go of the groups, too."""

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -39,6 +40,7 @@ def own_model_kept(row: ModuleRow, plan: Plan) -> Iterator[None]:
 
 def average_model_(row: ModuleRow, plan: Plan, collective: Collective) -> None:
     """Give the module the averages of all ranks, and nothing else: no rounding, no solver."""
+    plan = replace(plan, mix=None, fresh=None)
     for part, spans in enumerate(plan.partition.parts):
         buffers, sync = _fresh(plan, part), row.sync(part)
         columns = row.columns(spans, buffers)

@@ -11,6 +11,7 @@ from torch.nn.functional import pad
 
 from partavg.backends.distributed.collectives import AllReduce
 from partavg.backends.distributed.module_row import ModuleRow
+from partavg.backends.distributed.trailer import Trailer
 from partavg.core.abilities import abilities
 from partavg.core.average import Arriving
 from partavg.core.solver import Solver
@@ -42,22 +43,26 @@ class Narrow(AllReduce):
     """
 
     def __init__(
-        self, group: dist.ProcessGroup, kind: torch.dtype, weights: Sequence[float]
+        self,
+        group: dist.ProcessGroup,
+        kind: torch.dtype,
+        weights: Sequence[float],
+        trailer: type[Trailer] = Trailer,
     ) -> None:
         """The group must be this collective's own: nobody else may send from another thread."""
-        super().__init__(group, weights)
+        super().__init__(group, weights, trailer)
         self._kind, self._weights = kind, weights
         self._weight = weights[dist.get_rank(group)]
         self._thread = ThreadPoolExecutor(1, "partavg-narrow")
         self._stream: torch.cuda.Stream | None = None
 
     def __call__(
-        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: int = 0
     ) -> Arriving:
         """Send from a thread or a stream; what must be exact goes in full."""
         own = self.trailer.sign_(message).clone()  # here, for it says where this rank is now
         body = message[: -self.room]
-        if exact or key is None:
+        if key is None or exact == len(body):
             return self._begun(message)
         if message.is_cuda:
             return self._streamed(body, own)
@@ -68,7 +73,7 @@ class Narrow(AllReduce):
             self.trailer.read(entries)
             return total
 
-        return arriving
+        return self.timed(arriving)
 
     def close(self) -> None:
         """Let go of the thread, too; it ends when nothing is on its way."""
@@ -78,8 +83,8 @@ class Narrow(AllReduce):
     def _begun(self, message: Tensor) -> Arriving:
         """A message in full; one after another, also for the thread."""
         if message.is_cuda:
-            return self.begin(message)
-        return self._thread.submit(lambda: self.begin(message)()).result
+            return self.timed(self.begin(message))
+        return self.timed(self._thread.submit(lambda: self.begin(message)()).result)
 
     def _streamed(self, body: Tensor, own: Tensor) -> Arriving:
         self._stream = self._stream or torch.cuda.Stream(body.device)  # type: ignore[no-untyped-call]
@@ -96,9 +101,10 @@ class Narrow(AllReduce):
             for tensor in (total, entries):
                 tensor.record_stream(now)
             self.trailer.read(entries)
+            self.trailer.without_faulty_(total, entries)
             return total
 
-        return arriving
+        return self.timed(arriving)
 
     def _sum(self, body: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
         """The sum, and what all ranks say of themselves."""

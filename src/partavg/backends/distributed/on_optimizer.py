@@ -38,7 +38,9 @@ class Given(SGD):
         """The optimizer does it."""
 
 
-def on_top_of(optimizers: Sequence[Optimizer], solver: Solver | None) -> Solver:
+def on_top_of(
+    optimizers: Sequence[Optimizer], solver: Solver | None, *, uneven: bool = False
+) -> Solver:
     """The solver with the user's optimizers in the place of its own local steps."""
     if solver is None:
         return Given()
@@ -50,10 +52,10 @@ def on_top_of(optimizers: Sequence[Optimizer], solver: Solver | None) -> Solver:
         )
     if not optimizers:
         raise ValueError(f"solver {name} needs the optimizer: give it to attach")
-    if said.only_for_unequal_steps:
+    if said.only_for_unequal_steps and not uneven:
         raise ValueError(
-            f"solver {name} is for workers that take different steps, and attached ranks all take "
-            f"the same: leave it out, for it would be plain averaging"
+            f"solver {name} is for workers that take different steps, and these ranks all take the "
+            f"same: leave it out, for it would be plain averaging, or give a pace or uneven=True"
         )
     own = _mirrored(optimizers, name) if said.estimates_gradients else Given()
     made = _with_base(solver, own)

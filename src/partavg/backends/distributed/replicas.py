@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
@@ -22,6 +22,7 @@ from partavg.core.trial import Trial, shared_names
 from partavg.solvers.drift import ANCHOR
 
 
+@runtime_checkable
 class Manager(Protocol):
     """What is needed of torchft's Manager."""
 
@@ -132,7 +133,7 @@ class Replicas(Collective):
         self._leaving = deed != AVERAGES
 
     def __call__(
-        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: int = 0
     ) -> Arriving:
         """Send, unless this part is still that of an earlier life."""
         if not self._open:
@@ -161,7 +162,7 @@ class Replicas(Collective):
             self._stale.discard(-1 if key is None else key)
             return message[:-1] / message[-1]
 
-        return arriving
+        return self.timed(arriving)
 
     def _give(self) -> dict[str, Any]:
         """What a replica that returns must know."""

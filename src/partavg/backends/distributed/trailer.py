@@ -56,6 +56,14 @@ class Trailer:
         self._stragglers, self._last = Stragglers(ranks), 0
         self._waiting: Tensor | None = None
         self._resumed = perf_counter()
+        self.worked = dict.fromkeys(ranks, 0.0)
+        """Seconds that each rank worked between messages."""
+        self.waited = dict.fromkeys(ranks, 0.0)
+        """Seconds that each rank was ready before the slowest."""
+        self.behind = 0.0
+        """The same of this rank and the last message."""
+        self.clock: Callable[[], float] | None = None
+        """Seconds of own work, where the host's clock does not know them."""
         self.step = 0
         self.deed = AVERAGES
         self.trouble = ""
@@ -81,7 +89,7 @@ class Trailer:
         deed.fill_(STOPS if self.trouble else self.deed)
         faulty = ~body.sum().isfinite()
         fault.copy_(faulty * (1 + self.blame))
-        seconds.fill_(perf_counter() - self._resumed)
+        seconds.fill_(self.clock() if self.clock else perf_counter() - self._resumed)
         if self.strict and reads_late(message):
             body.masked_fill_(faulty, 0)
         return own
@@ -136,8 +144,9 @@ class Trailer:
             if (entry.step, entry.deed) != (first.step, first.deed):
                 raise ValueError(
                     f"rank {self._ranks[0]} {_deed(first)}, rank {rank} {_deed(entry)}: all ranks "
-                    f"must take the same steps and ask for the consensus together; if a GradScaler "
-                    f"skips some, give it to attach, scaler="
+                    f"must take the same steps and ask for the consensus together; if some have "
+                    f"fewer batches, attach with uneven=True, if a GradScaler skips some, with "
+                    f"scaler="
                 )
         faulty = {int(entry.fault) - 1 for entry in entries if entry.fault}
         if faulty and self.strict:
@@ -147,8 +156,16 @@ class Trailer:
                 f"other ranks did not take it; lower the learning rate"
             )
         self.blame = min(faulty, default=self._ranks[self._mine])
+        self._count([entry.seconds for entry in entries])
         self._watch([entry.seconds for entry in entries])
         self._resumed = perf_counter()
+
+    def _count(self, seconds: Sequence[float]) -> None:
+        """Add up how long ranks worked, and were ready before the slowest."""
+        for rank, own in zip(self._ranks, seconds, strict=True):
+            self.worked[rank] += own
+            self.waited[rank] += max(seconds) - own
+        self.behind = max(seconds) - seconds[self._mine]
 
     def _watch(self, seconds: Sequence[float]) -> None:
         """Warn once of a rank that all others wait for."""
