@@ -111,11 +111,13 @@ class PartialAveraging(TrainerCallback):
             write(self._own, folder)
 
     def scalars(self) -> dict[str, float]:
-        """What was sent so far, to be logged."""
-        if self._own is None:
-            return {}
-        averager = self._own.averager
-        return {"partavg_bytes": averager.bytes, "partavg_messages": averager.messages}
+        """The averager's `stats` of this rank, to be logged."""
+        stats = self._own.averager.stats() if self._own else {}
+        return {
+            f"partavg/{name}": value
+            for name, value in stats.items()
+            if not name.startswith("rank")  # each rank could say the same of all
+        }
 
 
 class _RanksApart(Trainer):
