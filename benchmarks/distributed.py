@@ -241,7 +241,9 @@ def main() -> None:
         )
         for _ in range(repeats):
             tasks = [task(name, step, cycles) for name in names]
-            for name, found in zip(names, launch(places, tasks, limit=300 + 40 * len(names) * cycles), strict=True):
+            for name, found in zip(
+                names, launch(places, tasks, limit=300 + 40 * len(names) * cycles), strict=True
+            ):
                 runs[name].append(joined(found))
     report(runs, network)
 
