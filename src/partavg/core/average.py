@@ -16,6 +16,10 @@ Arriving = Callable[[], Tensor]
 """A sum over all workers [l] that may be on its way: call it to wait for it."""
 
 
+class LeftOut(Exception):
+    """An average that did not come about: workers go on with what they have."""
+
+
 Combine = Callable[[Tensor, Tensor], Tensor]
 """(messages [m, l] and weights [m] of all workers) -> one message [l]."""
 

@@ -131,7 +131,7 @@ def test_halves_are_averaged_in_float32(ranks: Ranks, dtype: torch.dtype) -> Non
         ({"interval": 4, "parts": 3}, "interval 4 cannot be cut into 3 parts"),
         ({"interval": 4, "partition": "diagonal"}, "partition 'diagonal' is not known"),
         ({"interval": 4, "delay": 4}, "delay 4 is not below the interval 4"),
-        ({"interval": 4, "wire": "int4"}, "wire 'int4' is not known: use full, bf16, int8"),
+        ({"interval": 4, "wire": "int2"}, "wire 'int2' is not known: use full, bf16, int8, int4"),
         ({"interval": 4, "weight": 0.0}, "weight 0.0 makes no sense"),
         ({"interval": 4, "buffers": "recompute"}, "buffers 'recompute' is the simulator's"),
         ({"interval": 4, "buffers": "all"}, "buffers 'all' is not known"),

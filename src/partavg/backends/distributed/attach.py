@@ -22,26 +22,29 @@ from partavg.backends.distributed.checks import (
     bare,
     check_arguments,
     check_gathering,
-    check_manager,
+    check_parts,
     groups_of,
 )
 from partavg.backends.distributed.collectives import AcrossMachines, AllReduce, Collective, NoOthers
 from partavg.backends.distributed.compressed import Compressed
 from partavg.backends.distributed.connections import Connections
 from partavg.backends.distributed.likeness import start_alike_
+from partavg.backends.distributed.memory_store import check_memory
 from partavg.backends.distributed.module_row import ModuleRow
+from partavg.backends.distributed.narrow import Narrow, narrow_type
 from partavg.backends.distributed.on_optimizer import on_top_of
 from partavg.backends.distributed.optimizers import check_ownership, optimizers_of
-from partavg.backends.distributed.replicas import Manager, Replicas
+from partavg.backends.distributed.replicas import Manager, Replicas, check_manager
 from partavg.backends.distributed.saved import settings_of
 from partavg.backends.distributed.scaler import check_scaler
 from partavg.backends.distributed.trailer import Trailer
 from partavg.backends.distributed.uneven import Uneven, UnevenTrailer, check_uneven, pace_of
 from partavg.backends.distributed.watch import Watch
-from partavg.backends.planner import Planner, check_needs
+from partavg.backends.planner import Cut, Planner, check_fresh, check_needs, draws_columns
 from partavg.core.abilities import described
 from partavg.core.adapt import Adapt
 from partavg.core.aggregate import Aggregate, weighted_sum
+from partavg.core.arguments import check_kind
 from partavg.core.local_columns import Sharing, matches, sharing
 from partavg.core.pace import Pace
 from partavg.core.partition import Partition
@@ -57,9 +60,11 @@ def attach(
     *,
     interval: int,
     parts: int | None = None,
-    partition: str | Partition = "channel",
+    partition: Cut = "channel",
     shuffle: bool = False,
+    offsets: Sequence[int] | None = None,
     delay: int = 0,
+    mix: float | None = None,
     wire: str = "full",
     buffers: str = "part",
     local: Sequence[str] = (),
@@ -73,19 +78,25 @@ def attach(
     pace: Pace | int | None = None,
     uneven: bool = False,
     seed: int = 0,
+    memory: str = "full",
 ) -> Averager:
     """Average a model over the ranks of a process group, a part after every step of its optimizer.
 
     All ranks start from the first one's model. In `interval` steps each of `parts` is averaged
-    once; by default there are as many parts as steps, with 1 it is periodic averaging. `delay` lets
-    that many steps pass while an average is on its way, `wire` rounds messages to "bf16", "int8",
-    "int4" or "top-k".
+    once; by default there are as many parts as steps, with 1 it is periodic averaging. `partition`
+    is a name like "channel" or "strided", "fresh" for columns drawn anew every time, a `Partition`,
+    or for each part a list of patterns of names. `offsets` say after which steps, modulo the
+    interval, each part is averaged. `delay` lets that many steps pass while an average is on its
+    way, `mix` is the share of its own that a rank keeps when it arrives (docs/streaming.md). `wire`
+    rounds messages to "bf16", "int8", "int4" or "top-k".
     Float `buffers` are averaged with their "part", at "every" averaging, or stay "local". `local`
     are patterns of names, like "head.*", of parameters and buffers that are never averaged: each
     rank begins and goes on with its own. Ranks count by `weight`. A `solver` goes on top of the
     optimizer, `adapt` changes the interval, `aggregate` is what becomes of the ranks' messages
     instead of their weighted sum. A mesh as `group` is machines × ranks of a machine: inside a
-    machine all is averaged after every step. With torchft's `manager`, replicas may come and go
+    machine all is averaged after every step. The solver's `memory` is float32 at least and where
+    the model is; "params" keeps it in the parameters' type, "host" in the host's memory,
+    "params+host" both. With torchft's `manager`, replicas may come and go
     instead. Of several optimizers the last one's step ends a step of all; those that a GradScaler
     skips are counted if it is given as `scaler`. Ranks may take different numbers of steps: at a
     `pace`, so many of this rank in an interval, or, if `uneven`, some end before others. Without an
@@ -103,7 +114,7 @@ def attach(
     4
     >>> dist.destroy_process_group()
     """
-    groups = [] if manager else groups_of(group)
+    groups = [] if manager is not None else groups_of(group)
     try:
         optimizers = optimizers_of(optimizer)
         check_scaler(scaler, optimizers)
@@ -114,26 +125,39 @@ def attach(
         check_uneven(pace, uneven, interval, groups, group, manager=manager, adapt=adapt)
         uneven = uneven or pace is not None
         own = on_top_of(optimizers, solver, uneven=uneven)
-        check_needs(own, delay=delay, uneven=uneven)
-        check_manager(manager, group, wire, delay, adapt, own)
+        check_needs(own, delay=delay, mix=mix, uneven=uneven)
+        check_memory(memory, own, fresh=draws_columns(partition))
+        schedule = _schedule(interval, parts, partition, offsets, seed if shuffle else None)
+        check_kind("manager", manager, Manager | None, "torchft.Manager(…)")
+        if manager is not None:
+            check_manager(
+                solver=own,
+                schedule=schedule,
+                delay=delay,
+                adapt=adapt,
+                wire=wire,
+                fresh=draws_columns(partition),
+                group=group,
+            )
         check_gathering(aggregate, own, group, wire, manager)
-        schedule = Schedule(
-            interval, interval if parts is None else parts, seed if shuffle else None
-        )
         check_delay(delay, schedule, buffers)
+        check_fresh(partition, own, schedule, delay, adapt)
         module = bare(model, groups)
+        check_parts(schedule.parts, module)
         row = ModuleRow.of(module, (adapt.first(schedule) if adapt else schedule).parts)
         check_ownership(optimizers, row.trainable)
         layouts = row.param_columns.layout, row.buffer_columns.layout
         shared = sharing(local, *layouts)
-        row.local = shared[0].local
-        planner = _Planner(row, shared, partition, buffers, delay, seed, aggregate)
+        row.local = shared[0].local | shared[1].local
+        planner = _Planner(row, shared, partition, buffers, delay, seed, aggregate, mix)
         facts: dict[str, object] = {
             "torch": torch.__version__,
             "partavg": version("partavg"),
             "interval": schedule.interval,
             "parts": schedule.parts,
+            "offsets": schedule.offsets,
             "delay": delay,
+            "mix": mix,
             "shuffle": schedule.shuffle,
             "buffers": buffers,
             "local": ", ".join(local),
@@ -141,9 +165,11 @@ def attach(
             "solver": described(own),
             "adapt": adapt,
             "aggregate": described(aggregate),
-            "seed": seed if aggregate is not weighted_sum else None,
+            "memory": memory,
+            "seed": seed if aggregate is not weighted_sum or draws_columns(partition) else None,
             "a model of": row.describe(),
             "partition": planner(schedule).partition.digest()[:12],
+            "fresh columns": draws_columns(partition),
             "optimizers": len(optimizers),
             "a scaler": scaler is not None,
             "uneven": uneven,
@@ -153,18 +179,19 @@ def attach(
         agree(groups, {}, error)
         raise
     words = agree(groups, facts)
-    rounded = WIRE_FORMATS[wire].codec is not None
-    connections = Connections(groups, words, row.params.device, apart=rounded)
+    narrow = narrow_type(row, own) if aggregate is weighted_sum else None
+    by_thread = WIRE_FORMATS[wire].codec is not None or narrow is not None
+    connections = Connections(groups, words, row.params.device, apart=by_thread)
     collective: Collective
-    if manager:
+    if manager is not None:
         own_weight, inside = weight, None  # of those alive, found out with every message
-        collective = Replicas(manager, row, weight, facts)
+        collective = Replicas(manager, row, weight, facts, shared[1].local)
     else:
         weights = _shares(weight, groups)
         own_weight = weights[dist.get_rank(groups[0])] if groups else 1.0
         trailer = UnevenTrailer if uneven else Trailer
         collective, inside = _collectives(
-            connections.groups, group, wire, own_weight, weights, trailer
+            connections.groups, group, wire, own_weight, weights, narrow, trailer
         )
     own_tensors = {name for some in shared for name in some.local}
 
@@ -172,7 +199,7 @@ def attach(
         return name in own_tensors or matches(name, local)
 
     start_alike_(module, groups, is_local)
-    row.start_memory_(own)
+    row.start_memory_(own, memory)
     if aggregate is not weighted_sum:
         row.remember_start_()
     current = CurrentPlan(schedule, adapt, replace(planner, weight=own_weight))
@@ -203,11 +230,12 @@ class _Planner:
 
     row: ModuleRow
     sharing: tuple[Sharing, Sharing]
-    partition: str | Partition
+    partition: Cut
     buffers: str
     delay: int
     seed: int
     aggregate: Aggregate
+    mix: float | None
     weight: float = 1.0
     """Of this rank, where those of all sum to 1."""
 
@@ -221,15 +249,32 @@ class _Planner:
             delay=self.delay,
             seed=self.seed,
             aggregate=self.aggregate,
+            mix=self.mix,
         )(schedule)
-        cut = plan.partition
+        cut, fresh = plan.partition, plan.fresh
         parts = tuple(map(params.cut, cut.parts))
         return replace(
             plan,
             partition=Partition(cut.size, parts, params.cut(cut.local)),
             buffer_parts=tuple(map(buffers.cut, plan.buffer_parts)),
             local_buffers=buffers.cut(plan.local_buffers),
+            fresh=fresh and replace(fresh, spans=params.cut(fresh.spans)),
         )
+
+
+def _schedule(
+    interval: int,
+    parts: int | None,
+    partition: Cut,
+    offsets: Sequence[int] | None,
+    shuffle: int | None,
+) -> Schedule:
+    """When which part is due: as many parts as somebody says, or as there are steps."""
+    if parts is None and offsets is not None:
+        parts = len(offsets)
+    if parts is None:
+        parts = len(partition) if isinstance(partition, list | tuple) else interval
+    return Schedule(interval, parts, shuffle, offsets=tuple(offsets or ()))
 
 
 @cache
@@ -256,6 +301,7 @@ def _collectives(
     wire: str,
     weight: float,
     weights: Sequence[float],
+    narrow: torch.dtype | None,
     trailer: type[Trailer],
 ) -> tuple[Collective, AllReduce | None]:
     """How averages are made, and those inside a machine."""
@@ -268,4 +314,6 @@ def _collectives(
         return NoOthers(), None
     if codec:
         return Compressed(groups[0], codec, weight, trailer), None
+    if narrow:
+        return Narrow(groups[0], narrow, weights, trailer), None
     return AllReduce(groups[0], weights, trailer), None

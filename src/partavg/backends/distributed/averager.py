@@ -8,13 +8,22 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from partavg.backends.current_plan import CurrentPlan
 from partavg.backends.distributed.collectives import AllReduce, Collective, Left
 from partavg.backends.distributed.connections import Connections, why_it_left
+from partavg.backends.distributed.evaluating import (
+    average_buffers_,
+    average_model_,
+    average_module_,
+    check_outer,
+    own_model_kept,
+    state_of,
+    take_outer_model_,
+)
 from partavg.backends.distributed.module_row import ModuleRow
 from partavg.backends.distributed.on_optimizer import (
     correct_gradients_,
@@ -22,7 +31,10 @@ from partavg.backends.distributed.on_optimizer import (
     rate_of,
 )
 from partavg.backends.distributed.optimizers import Moves, Steps
+from partavg.backends.distributed.other_ranks import go_on_with_others_
 from partavg.backends.distributed.saved import check_state
+from partavg.backends.distributed.times import Times
+from partavg.backends.distributed.trailer import AVERAGES, DEEDS, LEAVES
 from partavg.backends.distributed.uneven import Uneven
 from partavg.backends.distributed.watch import Watch
 from partavg.backends.rank_failure import RankLost
@@ -64,8 +76,11 @@ class Averager:
         self._connections, self._watch, self._settings = connections, watch, settings or {}
         self._abilities, self._weigh = abilities(solver), step_weight(solver)
         self._loss: Tensor | None = None
+        self._borrowed = False
+        self._ranks = [len(roll.facts) for roll in connections.rolls]
         self._skipped: Moves = 0
         self._heed_trouble()
+        self._times = Times(row.params.device, list(filter(None, (collective, inside))))
         current.prepare_(row)
         corrects = self._abilities
         self._steps = Steps(
@@ -110,6 +125,7 @@ class Averager:
 
     @torch.no_grad()
     def _step(self, moves: Moves = 1) -> None:
+        self._check_own()
         row = self._row
         rate = rate_of(self._optimizers, self._solver, self._abilities)
         if self._uneven:
@@ -124,6 +140,7 @@ class Averager:
             self._average_inside()
             self._average_due()
             self._adapt(rate)
+        self._fetch_memory()
 
     @torch.no_grad()
     def catch_up(self) -> None:
@@ -134,11 +151,11 @@ class Averager:
         while self._uneven and not self._uneven.steps_at(self._row.step + 1):
             self._rest()
 
-    def _rest(self, *, leaving: bool = False) -> None:
+    def _rest(self, *, deed: int = AVERAGES) -> None:
         """Average what is due after a step that only others take."""
-        with self._talking(self._row.step + 1, leaving=leaving):
+        with self._talking(self._row.step + 1, deed=deed):
             self._row.step += 1
-            self._average_due(at_once=leaving)
+            self._average_due(at_once=deed == LEAVES)
             self._adapt(rate_of(self._optimizers, self._solver, self._abilities))
 
     def see(self, loss: Tensor | float) -> None:
@@ -151,18 +168,87 @@ class Averager:
 
         What nobody averages, frozen parameters and whole numbers, becomes that of the first rank.
         """
+        self._check_own()
         self._steps.check_updated()
         if self._uneven:
-            self._uneven.join(self._row, partial(self._rest, leaving=True))
-        with self._talking(self._row.step, leaving=True):
+            self._uneven.join(self._row, partial(self._rest, deed=LEAVES))
+        with self._talking(self._row.step, deed=LEAVES):
             self._look()
-            self._meet()
+            if not self._uneven:  # where they have met already
+                self._meet()
             plan, collective = self._current.plan, self._collective
             alike = self._watch.parts_alike(plan, groups := self._connections.groups)
             settle_(self._row, plan, self._solver, collective, plainly=True, alike=alike)
             self._watch.rest_alike_(groups)
             for trailer in collective.trailers:
                 trailer.catch_up()
+
+    @contextmanager
+    def averaged(self, *, outer: bool = False) -> Iterator[None]:
+        """Hold the averaged model u for a while, then again what the rank had, to the bit.
+
+        For evaluation: training goes on as if nothing had been. If `outer`, the parameters are
+        those from which the outer steps of a solver like DiLoCo go on. What is local stays the
+        rank's own. All ranks must enter after the same step; each keeps a copy of its model.
+        """
+        row, plan = self._row, self._current.plan
+        self._check_own()
+        if outer:
+            check_outer(self._solver, row)
+        with own_model_kept(row, plan):
+            self._borrowed = True
+            try:
+                with torch.no_grad():
+                    self._borrow_(outer=outer)
+                yield
+            finally:
+                self._borrowed = False
+
+    def _borrow_(self, *, outer: bool) -> None:
+        row, plan = self._row, self._current.plan
+        if outer:
+            take_outer_model_(row, plan)
+            if not any(plan.buffer_parts):
+                return
+        deed = "asks for the outer model" if outer else "asks for the averaged model"
+        with self._asking(deed):
+            (average_buffers_ if outer else average_model_)(row, plan, self._collective)
+
+    def consensus_state_dict(self, *, cpu: bool = False) -> dict[str, Any]:
+        """The model's state dict with the averaged values, on every rank; nothing else changes.
+
+        What is not averaged is as this rank has it. Two copies of the model are needed for a
+        moment, one where the result is made on the `cpu`.
+        """
+        with self.averaged():
+            return state_of(self._row.module, cpu=cpu)
+
+    @torch.no_grad()
+    def average_(self, module: nn.Module) -> None:
+        """Average another module over the ranks, for example an EMA copy of the model.
+
+        Its parameters and float buffers, trained or not, but for those that are local by name.
+        """
+        self._check_own()
+        with self._asking("averages another module"):
+            average_module_(module, self._row, self._current.plan, self._collective)
+
+    def _check_own(self) -> None:
+        if self._borrowed:
+            raise ValueError(
+                "the model is the averaged one inside `with averager.averaged():`: train, "
+                "average and ask for the consensus outside"
+            )
+
+    @contextmanager
+    def _asking(self, deed: str) -> Iterator[None]:
+        """Meet the others, who must ask for the same, and leave no trace in rounded messages."""
+        with (
+            self._talking(self._row.step, deed=DEEDS.index(deed)),
+            self._collective.aside(self._next_part()),
+        ):
+            self._meet()
+            yield
 
     def detach(self) -> None:
         """Let the optimizer be as it was, and close all that `attach` opened; again is no harm."""
@@ -190,15 +276,26 @@ class Averager:
         """All that a checkpoint needs beside the model and the optimizer; each rank has its own."""
         # Checkpoints of 0.1 call what a collective keeps its link.
         own = {"row": self._row.state(), "link": self._collective.state()}
-        return {**own, "settings": dict(self._settings), "skipped": self.skipped}
+        known = {"settings": dict(self._settings), "ranks": self._ranks}
+        return {**own, **known, "skipped": self.skipped}
 
+    @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave on this rank."""
-        check_state(state, self._settings, self._row)
-        self._row.load_(state["row"])
-        self._current.load(self._row)
-        self._collective.load(state["link"], self._row.params.device)
+        """Go on from what `state_dict` gave on this rank.
+
+        If there were n other ranks, load what rank i mod n saved on rank i, the model before this:
+        then all ranks begin with the average of the models that they loaded.
+        """
+        row = self._row
+        check_state(state, self._settings, row)
+        row.load_(state["row"])
+        self._current.load(row)
         self._skipped = state.get("skipped", 0)
+        if state.get("ranks", self._ranks) == self._ranks:
+            self._collective.load(state["link"], row.params.device)
+        else:
+            with self._asking("loads the state of other ranks"):
+                go_on_with_others_(row, self._current.plan, self._solver, self._collective)
 
     @property
     def steps(self) -> int:
@@ -224,6 +321,21 @@ class Averager:
         """Sent by this rank so far."""
         return self._collective.messages
 
+    def stats(self) -> dict[str, float]:
+        """Steps, bytes, messages and seconds since `attach`, for any logger.
+
+        Of this rank `seconds/compute`, `seconds/waiting` for others and `seconds/exchange`, which
+        is the rest of the time that training stood still; of each rank how long it computed, and
+        was ready before the slowest.
+        """
+        known = {
+            "steps": self.steps,
+            "skipped_steps": self.skipped,
+            "bytes": self.bytes,
+            "messages": self.messages,
+        }
+        return {name: float(value) for name, value in (known | self._times.seconds()).items()}
+
     @property
     def schedule(self) -> Schedule:
         """Which part is due when, as it is now."""
@@ -245,10 +357,10 @@ class Averager:
         correct_parameters_(self._row, self._solver, optimizer)
 
     @contextmanager
-    def _talking(self, step: int, *, leaving: bool = False) -> Iterator[None]:
+    def _talking(self, step: int, *, deed: int = AVERAGES) -> Iterator[None]:
         """Messages say where this rank is; one that is lost meanwhile is named."""
         for collective in filter(None, (self._inside, self._collective)):
-            collective.at(step, leaving=leaving)
+            collective.at(step, deed)
         try:
             with self._connections.naming_lost(f"after step {step}"):
                 yield
@@ -277,17 +389,22 @@ class Averager:
 
     def _meet(self) -> None:
         """Send what the next step would, to no effect: a rank that trains on hears of it."""
-        if not self._collective.trailers or self._uneven:
+        if not self._collective.trailers:
             return
         plan = self._current.plan
         if self._inside:  # the ranks of a machine are the same already
             self._mean_inside(plan.partition.parts[0], plan.buffer_parts[0])
-        part = next(part for step in count(self._row.step + 1) for part in plan.schedule(step))
+        part = self._next_part()
         sync, buffers = self._row.sync(part, plan.active_fraction), plan.buffer_parts[part]
         arriving, _ = send(
             self._row, part, plan, self._solver, self._collective, sync=sync, buffers=buffers
         )
         arriving()
+
+    def _next_part(self) -> int:
+        """The part that is averaged next."""
+        schedule = self._current.plan.schedule
+        return next(part for step in count(self._row.step + 1) for part in schedule(step))
 
     def _average_due(self, *, at_once: bool = False) -> None:
         """Average or send; if `at_once`, know what others say in what is on its way."""
@@ -298,6 +415,13 @@ class Averager:
             message["total"] = arrived(message)
         if row.pending:
             arrive_(row, plan, self._solver)
+
+    def _fetch_memory(self) -> None:
+        """Let what the solver remembers of parts that arrive with the next step be on its way."""
+        row, plan = self._row, self._current.plan
+        late = [k for k, sent in row.pending.items() if sent["arrives"] == row.step + 1]
+        due = late if plan.delay else plan.schedule(row.step + 1)
+        row.fetch([plan.partition.parts[part] for part in due])
 
     def _average_inside(self) -> None:
         """Give all ranks of the machine the same model."""

@@ -11,12 +11,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
 from partavg.backends.distributed.replicas import Manager
-from partavg.backends.planner import check_aggregate, check_recut
-from partavg.core.abilities import abilities, name_of
+from partavg.backends.planner import Cut, check_aggregate, check_recut, draws_columns
 from partavg.core.adapt import Adapt
 from partavg.core.aggregate import Aggregate, weighted_sum
 from partavg.core.arguments import check_choice, check_flag, check_kind, check_number, check_whole
-from partavg.core.partition import Partition
 from partavg.core.solver import Solver
 from partavg.core.wire_formats import WIRE_FORMATS
 from partavg.sentences import shown
@@ -55,7 +53,7 @@ def check_arguments(
     wire: str,
     group: Group | None,
     adapt: Adapt | None,
-    partition: str | Partition,
+    partition: Cut,
     *,
     delay: int,
     shuffle: bool,
@@ -77,33 +75,24 @@ def check_arguments(
     check_choice("wire", wire, list(WIRE_FORMATS))
     if WIRE_FORMATS[wire].codec and isinstance(group, DeviceMesh):
         raise ValueError(f"wire {wire!r} does not go with a mesh yet: use full")
+    if WIRE_FORMATS[wire].codec and draws_columns(partition):
+        raise ValueError(
+            f"wire {wire!r} adds to a part's next message what rounding lost of this one, and "
+            f"fresh columns are others every time: use full, or another partition"
+        )
     if adapt is not None:
         check_kind("adapt", adapt, Adapt, "partavg.PostLocal(…), AdaComm(…) or FedLAMA(…)")
     check_recut(adapt, partition)
 
 
-def check_manager(
-    manager: Manager | None,
-    group: Group | None,
-    wire: str,
-    delay: int,
-    adapt: Adapt | None,
-    solver: Solver,
-) -> None:
-    """Raise a ValueError for what replicas that come and go cannot do."""
-    refused = {
-        "a group": group is not None,
-        f"wire {wire!r}": wire != "full",
-        f"delay {delay}": delay,
-        f"adapt {type(adapt).__name__}": adapt,
-        f"solver {name_of(solver)}": not abilities(solver).renewed_by_averaging,
-    }
-    for what, given in refused.items():
-        if manager and given:
-            raise ValueError(
-                f"{what} does not go with a manager: replicas that return would not know what the "
-                f"others remember; leave one of them out"
-            )
+def check_parts(parts: int, model: nn.Module) -> None:
+    """Raise a ValueError for more parts than numbers, before anything is made for each of them."""
+    size = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    if 0 < size < parts:
+        raise ValueError(
+            f"a model of {size:,} trainable numbers cannot fill {parts} parts: use fewer, with "
+            f"parts= or a shorter interval"
+        )
 
 
 def check_gathering(

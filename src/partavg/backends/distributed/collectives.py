@@ -1,7 +1,8 @@
 """Sums over the ranks of process groups."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -10,7 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from partavg.backends.distributed.trailer import Trailer
+from partavg.backends.distributed.stopwatch import Stopwatch
+from partavg.backends.distributed.trailer import AVERAGES, Trailer
 from partavg.core.average import Arriving
 
 DETACHED = "the averager was detached: call attach again to average"
@@ -24,6 +26,7 @@ class Collective(ABC):
     """Sent by this rank so far, as long as messages are; as much comes back."""
     messages = 0
     trailers: Sequence[Trailer] = ()
+    stopwatch: Stopwatch | None = None
 
     @abstractmethod
     def __call__(
@@ -41,10 +44,17 @@ class Collective(ABC):
         """Meet the others; whether they are in the middle of averaging the part of a step."""
         return False
 
-    def at(self, step: int, *, leaving: bool = False) -> None:
-        """Messages from now on are about this step; or this rank asks for the consensus."""
+    def at(self, step: int, deed: int = AVERAGES) -> None:
+        """Messages from now on are about this step, and what this rank does after it."""
         for trailer in self.trailers:
-            trailer.step, trailer.leaving = step, leaving
+            trailer.step, trailer.deed = step, deed
+
+    def timed(self, arriving: Arriving) -> Arriving:
+        """Take the time of waiting for a sum, where there is a stopwatch."""
+        return self.stopwatch.timed(arriving, self._behind) if self.stopwatch else arriving
+
+    def _behind(self) -> float:
+        return max((trailer.behind for trailer in self.trailers), default=0.0)
 
     def count(self, size: int) -> None:
         """A message of that many bytes is sent."""
@@ -56,8 +66,19 @@ class Collective(ABC):
         self.trailers = ()
 
     def state(self) -> dict[str, Any]:
-        """What the next messages depend on."""
+        """What the next messages depend on: for some names, a tensor per key."""
         return {}
+
+    @contextmanager
+    def aside(self, key: int) -> Iterator[None]:
+        """What is sent in here about a key changes nothing in the messages that follow."""
+        before = {name: kept[key].clone() for name, kept in self.state().items() if key in kept}
+        try:
+            yield
+        finally:
+            for name, kept in self.state().items():
+                kept.pop(key, None)
+                kept.update({key: before[name]} if name in before else {})
 
     def load(self, saved: dict[str, Any], device: torch.device) -> None:
         """Go on from what `state` gave."""
@@ -116,7 +137,7 @@ class Left(Collective):
         """There is nobody any more."""
         raise ValueError(DETACHED)
 
-    def at(self, step: int, *, leaving: bool = False) -> None:
+    def at(self, step: int, deed: int = AVERAGES) -> None:
         """There is nobody any more."""
         raise ValueError(DETACHED)
 
@@ -149,7 +170,7 @@ class AllReduce(Collective):
     ) -> Arriving:
         """Sign and send; what comes back is read when it is waited for."""
         self.trailer.sign_(message)
-        return self.begin(message)
+        return self.timed(self.begin(message))
 
     def gather(self, rows: Float[Tensor, "m _"]) -> Arriving:
         """Sign and send one's own row to all."""
@@ -165,7 +186,7 @@ class AllReduce(Collective):
             self.trailer.read(entries)
             return self.trailer.without_faulty_rows(every[:, : -self.room], rows, entries)
 
-        return arriving
+        return self.timed(arriving)
 
     def begin(self, message: Float[Tensor, "_"]) -> Arriving:
         """Send a message that is signed."""
@@ -225,7 +246,7 @@ class AcrossMachines(Collective):
                 self.trailers[column].read(shares[column, width:])  # one's own knows the words
             return shares[:, :width].flatten()[: len(message)]
 
-        return arriving
+        return self.timed(arriving)
 
     def close(self) -> None:
         """Let go of the groups, too."""

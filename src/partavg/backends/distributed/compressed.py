@@ -47,7 +47,7 @@ class Compressed(AllReduce):
         """Send from the thread."""
         own = self.trailer.sign_(message).clone()  # here, for it says where this rank is now
         rounded = len(message) - self.room - exact
-        return self._thread.submit(self._sum, message, own, rounded, key).result
+        return self.timed(self._thread.submit(self._sum, message, own, rounded, key).result)
 
     def close(self) -> None:
         """Let go of the thread, too; it ends when nothing is on its way."""

@@ -4,17 +4,18 @@ import hashlib
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from partavg.backends.distributed.memory_store import MemoryStore, pinned
 from partavg.core.average import Views
 from partavg.core.layout import Layout
 from partavg.core.partition import Span
-from partavg.core.solver import Solver
+from partavg.core.solver import Solver, State
 from partavg.core.workers import Workers
 
 
@@ -54,20 +55,25 @@ class Columns:
         start = self.layout.starts[number]
         return flat(self._tensors[number]())[None, span.start - start : span.stop - start]
 
-    def flatten(self, dtype: torch.dtype) -> Float[Tensor, "1 d"]:
+    def flatten(
+        self, dtype: torch.dtype, device: torch.device | None = None
+    ) -> Float[Tensor, "1 d"]:
         """A copy of all columns."""
-        return torch.cat([flat(tensor()).to(dtype) for tensor in self._tensors])[None]
+        return torch.cat([flat(tensor()).to(device, dtype) for tensor in self._tensors])[None]
 
 
 @dataclass(slots=True)
 class ModuleRow(Workers):
     """One worker whose parameters stay in a module: `params` and `buffers` have no columns."""
 
+    module: nn.Module = field(kw_only=True)
     trainable: list[nn.Parameter] = field(kw_only=True)
     param_columns: Columns = field(kw_only=True)
     buffer_columns: Columns = field(kw_only=True)
     local: frozenset[str] = field(default=frozenset(), kw_only=True)
-    """The names of parameters that are this worker's own."""
+    """The names of parameters and buffers that are this worker's own."""
+    store: MemoryStore | None = field(default=None, kw_only=True)
+    """Keeps the solver's memory, where not as it is computed with."""
 
     @classmethod
     def of(cls, module: nn.Module, parts: int) -> "ModuleRow":
@@ -86,20 +92,51 @@ class ModuleRow(Workers):
             clock,
             clock.clone(),
             clock[:, :1].clone(),
+            module=module,
             trainable=list(params.values()),
             param_columns=columns,
             buffer_columns=Columns(_buffers(module)),
         )
 
-    def start_memory_(self, solver: Solver) -> None:
+    def start_memory_(self, solver: Solver, memory: str = "full") -> None:
         """Begin the memory of a solver, from a model that is the same on all ranks by now."""
-        if not _remembers_nothing(solver):
-            columns = self.param_columns
-            self.memory = solver.init(columns.flatten(self.params.dtype), columns.layout)
+        if _remembers_nothing(solver):
+            return
+        columns, kind, device = self.param_columns, self.params.dtype, self.params.device
+        place, computed = torch.device("cpu") if "host" in memory else device, kind
+        if "params" in memory:
+            kind = reduce(torch.promote_types, (p.dtype for p in self.trainable))
+        if (kind, place) != (computed, device):
+            self.store = MemoryStore(computed, device)
+        self.memory = pinned(solver.init(columns.flatten(kind, place), columns.layout), device)
+
+    def recall(
+        self, spans: Sequence[Span], *, to_send: bool = False
+    ) -> tuple[State, Sequence[Span]]:
+        """The solver's memory of some columns; to send them, none that is on the host is needed."""
+        if self.store is None or (to_send and self.store.is_far(self.memory)):
+            return self.memory, spans
+        return self.store.recall(self.memory, spans)
+
+    def remember_(self, spans: Sequence[Span], recalled: State) -> None:
+        """Keep what became of the memory of some columns."""
+        if self.store is not None:
+            self.store.put_back_(self.memory, spans, recalled)
+
+    def fetch(self, due: Sequence[Sequence[Span]]) -> None:
+        """Let the memory of columns that are averaged next be on its way."""
+        if self.store is not None:
+            self.store.fetch(self.memory, due)
 
     def remember_start_(self) -> None:
         """Keep the start, which all ranks have in common, for an Aggregate."""
         self.common = self.param_columns.flatten(self.params.dtype)[0]
+
+    def averaged_buffers(self) -> list[Tensor]:
+        """The buffers that are shared."""
+        columns = self.buffer_columns
+        known = zip(columns.layout.names, columns.tensors(), strict=True)
+        return [tensor for name, tensor in known if name not in self.local]
 
     def take_over_(self, place: int, parameter: nn.Parameter) -> None:
         """Go on with a parameter that a module has in the place of one that it had."""
@@ -124,8 +161,16 @@ class ModuleRow(Workers):
         text = repr((layout, kept, lies)).encode()
         return f"{layout.size:,} numbers ({hashlib.sha256(text).hexdigest()[:8]})"
 
+    def load_(self, saved: dict[str, Any]) -> None:
+        """Take back what `state` gave."""
+        if self.store is not None:
+            self.store.forget()
+        Workers.load_(self, saved)
+
     def state(self) -> dict[str, Any]:
         """All but what is in the module."""
+        if self.store is not None:
+            self.store.wait()
         kept = Workers.state(self)  # super() does not know a class that slots made anew
         return {name: value for name, value in kept.items() if name not in ("params", "buffers")}
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from partavg.backends.distributed.module_row import ModuleRow
 from partavg.core.abilities import below, name_of
 from partavg.core.solver import Solver
+from partavg.core.workers import OLD_COUNT
 
 _ESSENTIAL = ("interval", "parts", "wire", "partition", "a model of")
 
@@ -47,4 +48,4 @@ def check_state(state: object, settings: Mapping[str, str], row: ModuleRow) -> N
 
 
 def _shapes(memory: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(tensor.shape) for name, tensor in memory.items()}
+    return {name: tuple(kept.shape) for name, kept in memory.items() if name != OLD_COUNT}

@@ -13,21 +13,29 @@ from partavg.backends.stragglers import Stragglers
 
 _WRAP = 1 << 20  # steps are sent modulo this: exact in any dtype of messages
 
+DEEDS = (
+    "averages",
+    "asks for the consensus",
+    "asks for the averaged model",
+    "asks for the outer model",
+    "averages another module",
+    "loads the state of other ranks",
+    "has met with trouble of its own",
+)
+"""What a rank may be at when it sends something."""
+AVERAGES, LEAVES, STOPS = 0, 1, len(DEEDS) - 1
+
 
 class RankReport(NamedTuple):
     """What a rank says of itself."""
 
     step: float
     deed: float
-    """What it does there: `AVERAGES`, `LEAVES` or `STOPS`."""
+    """What it does there, its place in `DEEDS`."""
     fault: float
     """1 + the rank whose numbers are not finite, 0 if there is none."""
     seconds: float
     """Of its own work since the last message."""
-
-
-AVERAGES, LEAVES, STOPS = range(3)
-"""A rank averages a part, asks for the consensus, or has met with trouble of its own."""
 
 
 class NotFinite(ArithmeticError):
@@ -48,8 +56,16 @@ class Trailer:
         self._stragglers, self._last = Stragglers(ranks), 0
         self._waiting: Tensor | None = None
         self._resumed = perf_counter()
+        self.worked = dict.fromkeys(ranks, 0.0)
+        """Seconds that each rank worked between messages."""
+        self.waited = dict.fromkeys(ranks, 0.0)
+        """Seconds that each rank was ready before the slowest."""
+        self.behind = 0.0
+        """The same of this rank and the last message."""
+        self.clock: Callable[[], float] | None = None
+        """Seconds of own work, where the host's clock does not know them."""
         self.step = 0
-        self.leaving = False
+        self.deed = AVERAGES
         self.trouble = ""
         """What makes this rank stop, if something does: the others hear of it, and stop as well."""
         self.ask: Callable[[int], str] = lambda place: self.trouble
@@ -70,10 +86,10 @@ class Trailer:
         own = tail.zero_().view(len(self._ranks), -1)[self._mine]
         step, deed, fault, seconds = own
         step.fill_(self.step % _WRAP)
-        deed.fill_(STOPS if self.trouble else LEAVES if self.leaving else AVERAGES)
+        deed.fill_(STOPS if self.trouble else self.deed)
         faulty = ~body.sum().isfinite()
         fault.copy_(faulty * (1 + self.blame))
-        seconds.fill_(perf_counter() - self._resumed)
+        seconds.fill_(self.clock() if self.clock else perf_counter() - self._resumed)
         if self.strict and reads_late(message):
             body.masked_fill_(faulty, 0)
         return own
@@ -140,8 +156,16 @@ class Trailer:
                 f"other ranks did not take it; lower the learning rate"
             )
         self.blame = min(faulty, default=self._ranks[self._mine])
+        self._count([entry.seconds for entry in entries])
         self._watch([entry.seconds for entry in entries])
         self._resumed = perf_counter()
+
+    def _count(self, seconds: Sequence[float]) -> None:
+        """Add up how long ranks worked, and were ready before the slowest."""
+        for rank, own in zip(self._ranks, seconds, strict=True):
+            self.worked[rank] += own
+            self.waited[rank] += max(seconds) - own
+        self.behind = max(seconds) - seconds[self._mine]
 
     def _watch(self, seconds: Sequence[float]) -> None:
         """Warn once of a rank that all others wait for."""
@@ -153,8 +177,7 @@ class Trailer:
 
 
 def _deed(entry: RankReport) -> str:
-    done = "asks for the consensus" if entry.deed == LEAVES else "averages"
-    return f"{done} after step {entry.step:.0f}"
+    return f"{DEEDS[int(entry.deed)]} after step {entry.step:.0f}"
 
 
 def reads_late(message: Tensor) -> bool:

@@ -30,11 +30,9 @@ class Watch:
                 return f"parameter {name!r} is gone from the model since attach: {_REMEDY}"
             parameter = now[name]
             if (found := _kind(parameter)) != kind:
-                was, become = (
-                    f"{shape} {dtype} on {device}" for shape, dtype, device, _ in (kind, found)
-                )
-                how = f"is {become} and was {was}" if was != become else "lies otherwise in memory"
-                return f"parameter {name!r} {how} at attach: {_REMEDY}"
+                was, become = (" ".join(each[:3]) for each in (kind, found))
+                how = f"is {become}" if was != become else "lies otherwise in memory"
+                return f"parameter {name!r} {how} and was {was} at attach: {_REMEDY}"
             if parameter is not self._row.trainable[place]:
                 self._row.take_over_(place, parameter)
         for name, parameter in now.items():
