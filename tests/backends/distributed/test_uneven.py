@@ -131,6 +131,8 @@ ENDINGS = {
     ),
     "aggregated": Case({"interval": 2, "aggregate": median}),
     "post-local": Case({"interval": 4, "adapt": PostLocal(5)}),
+    "fresh": Case({"interval": 4, "partition": "fresh"}),
+    "mix": Case({"interval": 4, "parts": 2, "mix": 0.3}),
 }
 
 
