@@ -157,6 +157,7 @@ class Averager:
             self._row.step += 1
             self._average_due(at_once=deed == LEAVES)
             self._adapt(rate_of(self._optimizers, self._solver, self._abilities))
+        self._fetch_memory()
 
     def see(self, loss: Tensor | float) -> None:
         """Tell the loss of the step that comes, where the interval adapts to it."""
