@@ -15,6 +15,7 @@ from torch import distributed, nn
 from torch.nn.modules import batchnorm, dropout
 
 if TYPE_CHECKING:  # not every torch is built with it
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.distributed_c10d import ProcessGroup, Store
 
 
@@ -48,6 +49,33 @@ def _opened(group: "ProcessGroup | None") -> "Store":
     if not first:
         store = TCPStore(host, port[0], size, wait_for_workers=False)
     return store
+
+
+def group_of(ranks: list[int], name: str) -> "ProcessGroup":
+    """A group of some ranks by a name that none had before; only they must take part.
+
+    Otherwise as torch names it, after the groups that there are: then a group that was destroyed
+    must not come back, or it would find addresses of old.
+    """
+    known = distributed.distributed_c10d
+    make, world = (getattr(known, key, None) for key in ("_new_process_group_helper", "_world"))
+    made: ProcessGroup
+    if make is None or world is None:
+        made = distributed.new_group(ranks, use_local_synchronization=True)
+        return made
+    kind, place = distributed.get_backend_config(), ranks.index(distributed.get_rank())
+    made, _ = make(len(ranks), place, ranks, kind, store_of(None), name)
+    world.pg_group_ranks[made] = {rank: at for at, rank in enumerate(ranks)}
+    return made
+
+
+def root_ranks(mesh: "DeviceMesh") -> list[int]:
+    """The ranks of the mesh that a mesh is a dimension of; without that name, all there are."""
+    found = getattr(mesh, "_get_root_mesh", None)
+    if found is None:
+        return list(range(distributed.get_world_size()))
+    ranks: list[int] = found().mesh.flatten().tolist()
+    return ranks
 
 
 def batch_norms() -> tuple[type[nn.Module], ...]:

@@ -23,6 +23,8 @@ from partavg.backends.distributed.compressed import Compressed
 from partavg.backends.distributed.module_row import ModuleRow
 from partavg.backends.distributed.on_optimizer import on_top_of
 from partavg.backends.distributed.replicas import Manager, Replicas
+from partavg.backends.distributed.shard_groups import ShardGroups, check_mesh
+from partavg.backends.distributed.shard_trailer import ShardTrailer
 from partavg.backends.planner import Planner, check_aggregate, check_needs, check_recut
 from partavg.backends.rank_failure import RollCall
 from partavg.core.abilities import abilities, described, name_of
@@ -55,6 +57,7 @@ def attach(
     adapt: Adapt | None = None,
     aggregate: Aggregate = weighted_sum,
     group: Group | None = None,
+    mesh: DeviceMesh | None = None,
     manager: Manager | None = None,
     seed: int = 0,
 ) -> Averager:
@@ -68,8 +71,9 @@ def attach(
     rank begins and goes on with its own. Ranks count by `weight`. A `solver` goes on top of the
     optimizer, `adapt` changes the interval, `aggregate` is what becomes of the ranks' messages
     instead of their weighted sum. A mesh as `group` is machines × ranks of a machine: inside a
-    machine all is averaged after every step. With torchft's `manager`, replicas may come and go
-    instead. Without an optimizer, call `step` after each of your steps.
+    machine all is averaged after every step. A `mesh` is for a sharded model: the dimension along
+    which replicas are averaged, each rank its own shard of every part. With torchft's `manager`,
+    replicas may come and go instead. Without an optimizer, call `step` after each of your steps.
 
     >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     >>> model = nn.Linear(2, 1)
@@ -83,18 +87,22 @@ def attach(
     4
     >>> dist.destroy_process_group()
     """
-    groups = [] if manager else _groups(group)
+    shards = ShardGroups.of(check_mesh(mesh, group, manager), model) if mesh is not None else None
+    groups = [] if manager else _groups(group, mesh, shards)
     try:
         _check(weight, buffers, wire, group, adapt, partition)
         own = on_top_of(optimizer, solver)
         check_needs(own, delay=delay)
         _check_manager(manager, group, wire, delay, adapt, own)
         _check_gathering(aggregate, own, group, wire, manager)
+        if shards:
+            _check_sharded(adapt, aggregate)
         schedule = Schedule(
             interval, interval if parts is None else parts, seed if shuffle else None
         )
         check_delay(delay, schedule, buffers)
-        row = ModuleRow.of(model, (adapt.first(schedule) if adapt else schedule).parts)
+        parts_now = (adapt.first(schedule) if adapt else schedule).parts
+        row = ModuleRow.of(model, parts_now, sharded=shards is not None)
         layouts = row.param_columns.layout, row.buffer_columns.layout
         shared = sharing(local, *layouts)
         row.local = shared[0].local
@@ -114,28 +122,39 @@ def attach(
             "aggregate": described(aggregate),
             "seed": seed if aggregate is not weighted_sum else None,
             "a model of": row.describe(),
-            "partition": planner(schedule).partition.digest()[:12],
+            "placements": row.placements(),
+            "partition": planner.whole(schedule).partition.digest()[:12],
         }
     except ValueError as error:
         agree(groups, {}, error)
         raise
     agree(groups, facts)
+    if shards:
+        shards.agree({"its shards at": row.places()}, {"weight": weight})
     collective: Collective
+    inside: AllReduce | None
     if manager:
         own_weight, inside = weight, None  # of those alive, found out with every message
         collective = Replicas(manager, row, weight, facts)
     else:
         own_weight = weight / _sum(weight, groups)
-        collective, inside = _collectives(groups, group, wire, own_weight)
+        collective, inside = _collectives(groups, group, shards, wire, own_weight)
     own_tensors = {name for some in shared for name in some.local}
-    _start_alike(model, groups, lambda name: name in own_tensors or matches(name, local))
+
+    def is_local(name: str) -> bool:
+        return name in own_tensors or matches(name, local)
+
+    if shards:
+        shards.start_alike_(model, is_local)
+    else:
+        _start_alike(model, groups, is_local)
     row.start_memory_(own)
     if aggregate is not weighted_sum:
         row.remember_start_()
     current = CurrentPlan(schedule, adapt, replace(planner, weight=own_weight))
-    rolls = [RollCall.of(peers) for peers in groups]
+    rolls = [RollCall.of(peers) for peers in ([shards.everyone] if shards else groups)]
     _outlive_messages()
-    return Averager(row, optimizer, current, own, collective, inside, rolls)
+    return Averager(row, optimizer, current, own, collective, inside, rolls, shards)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +171,9 @@ class _Planner:
     weight: float = 1.0
     """Of this rank, where those of all sum to 1."""
 
-    def __call__(self, schedule: Schedule) -> Plan:
-        params, buffers = self.row.param_columns, self.row.buffer_columns
-        plan = Planner(
+    def whole(self, schedule: Schedule) -> Plan:
+        """The plan of the whole model, which all ranks have in common."""
+        return Planner(
             *self.sharing,
             self.partition,
             self.buffers,
@@ -163,18 +182,32 @@ class _Planner:
             seed=self.seed,
             aggregate=self.aggregate,
         )(schedule)
+
+    def __call__(self, schedule: Schedule) -> Plan:
+        """The plan of what is held here."""
+        params, buffers, plan = (
+            self.row.param_columns,
+            self.row.buffer_columns,
+            self.whole(schedule),
+        )
         cut = plan.partition
         parts = tuple(map(params.cut, cut.parts))
         return replace(
             plan,
-            partition=Partition(cut.size, parts, params.cut(cut.local)),
+            partition=Partition(params.held.size, parts, params.cut(cut.local)),
             buffer_parts=tuple(map(buffers.cut, plan.buffer_parts)),
             local_buffers=buffers.cut(plan.local_buffers),
         )
 
 
-def _groups(group: Group | None) -> list[dist.ProcessGroup]:
+def _groups(
+    group: Group | None, mesh: DeviceMesh | None, shards: ShardGroups | None
+) -> list[dist.ProcessGroup]:
     """The group of all ranks, or between machines and inside one; none for a process alone."""
+    if shards:
+        return [shards.between, shards.inside]
+    if mesh is not None:
+        return [mesh.get_group()]
     if isinstance(group, DeviceMesh):
         if group.ndim != 2:
             raise ValueError(
@@ -250,6 +283,20 @@ def _check_gathering(
             )
 
 
+def _check_sharded(adapt: Adapt | None, aggregate: Aggregate) -> None:
+    """Raise a ValueError for what ranks that see a shard of a message cannot do."""
+    if aggregate is not weighted_sum:
+        raise ValueError(
+            "a sharded model does not go with an aggregate of your own, which must see whole "
+            "messages: leave the aggregate out"
+        )
+    if adapt and adapt.measures:
+        raise ValueError(
+            f"a sharded model does not go with {type(adapt).__name__}, which compares whole parts, "
+            f"and ranks hold shards of them: use PostLocal or AdaComm"
+        )
+
+
 @cache
 def _outlive_messages() -> None:
     """Let Python end a moment later, so that gloo's threads have forgotten the last message.
@@ -269,14 +316,28 @@ def _sum(weight: float, groups: Sequence[dist.ProcessGroup]) -> float:
 
 
 def _collectives(
-    groups: Sequence[dist.ProcessGroup], group: Group | None, wire: str, weight: float
+    groups: Sequence[dist.ProcessGroup],
+    group: Group | None,
+    shards: ShardGroups | None,
+    wire: str,
+    weight: float,
 ) -> tuple[Collective, AllReduce | None]:
-    """How averages are made, and those inside a machine."""
+    """How averages are made, and those inside a machine or a sharded replica."""
+    codec = WIRE_FORMATS[wire].codec
+    if shards:
+        inside = AllReduce(shards.inside)
+        inside.trailer.strict = False  # other replicas must hear of it too
+
+        def trailer(*_: object) -> ShardTrailer:
+            return ShardTrailer(shards)
+
+        if codec:
+            return Compressed(shards.between, codec, weight, trailer), inside
+        return AllReduce(shards.between, trailer), inside
     if isinstance(group, DeviceMesh):
         inside = AllReduce(groups[1])
         inside.trailer.strict = False  # other machines must hear of it too
         return AcrossMachines(group), inside
-    codec = WIRE_FORMATS[wire].codec
     if not groups:
         return NoOthers(), None
     return (Compressed(groups[0], codec, weight) if codec else AllReduce(groups[0])), None

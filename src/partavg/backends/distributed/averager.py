@@ -1,6 +1,6 @@
 """Partial averaging in a user's own training loop."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from types import TracebackType
@@ -19,6 +19,7 @@ from partavg.backends.distributed.on_optimizer import (
     correct_parameters_,
     rate_of,
 )
+from partavg.backends.distributed.shard_groups import ShardGroups
 from partavg.backends.rank_failure import RollCall
 from partavg.core.abilities import abilities, step_weight
 from partavg.core.average import collect, deliver_, reduced
@@ -45,6 +46,7 @@ class Averager:
         collective: Collective,
         inside: AllReduce | None = None,
         rolls: Sequence[RollCall] = (),
+        shards: ShardGroups | None = None,
     ) -> None:
         self._row, self._optimizer, self._current = row, optimizer, current
         self._solver, self._collective, self._inside, self._rolls = (
@@ -53,6 +55,7 @@ class Averager:
             inside,
             rolls,
         )
+        self._shards = shards
         self._abilities, self._weigh = abilities(solver), step_weight(solver)
         self._loss: Tensor | None = None
         current.prepare_(row)
@@ -99,7 +102,8 @@ class Averager:
         row.taken += 1
         row.count_(rate, weigh=self._weigh)
         with self._talking():
-            self._average_inside()
+            parts = range(self.schedule.parts)
+            self._average_inside(self.schedule(row.step) if self._shards else parts)
             self._average_due()
             self._adapt(rate)
 
@@ -110,9 +114,13 @@ class Averager:
     @torch.no_grad()
     def consensus(self) -> None:
         """Give all ranks the averaged model u; all must call it after the same step."""
+        if self._shards:
+            self._shards.reshard_()
         with self._talking(leaving=True):
             self._meet()
             plan = self._current.plan
+            if self._shards:
+                self._average_inside(range(plan.schedule.parts))
             settle_(self._row, plan, self._solver, self._collective, plainly=True)
 
     def detach(self) -> None:
@@ -125,7 +133,10 @@ class Averager:
         self._hooks.clear()
         for roll in self._rolls:
             roll.close()
+        if self._shards:
+            self._shards.close()
         self._collective, self._inside, self._rolls = Left(self._collective), None, ()
+        self._shards = None
 
     def state_dict(self) -> dict[str, Any]:
         """All that a checkpoint needs beside the model and the optimizer; each rank has its own."""
@@ -194,9 +205,10 @@ class Averager:
         if not self._collective.trailers:
             return
         plan = self._current.plan
-        if self._inside:  # the ranks of a machine are the same already
-            self._mean_inside(plan.partition.parts[0], plan.buffer_parts[0])
         part = next(part for step in count(self._row.step + 1) for part in plan.schedule(step))
+        if self._inside:  # the ranks of a machine are the same already
+            inside = part if self._shards else 0
+            self._mean_inside(plan.partition.parts[inside], plan.buffer_parts[inside])
         sync, buffers = self._row.sync(part, plan.active_fraction), plan.buffer_parts[part]
         arriving, _ = send(
             self._row, part, plan, self._solver, self._collective, sync=sync, buffers=buffers
@@ -210,19 +222,23 @@ class Averager:
         if row.pending:
             arrive_(row, plan, self._solver)
 
-    def _average_inside(self) -> None:
-        """Give all ranks of the machine the same model."""
+    def _average_inside(self, parts: Iterable[int]) -> None:
+        """Give all ranks of the machine the same parts, or of a replica what each has whole."""
         if self._inside:
             plan = self._current.plan
-            for part in range(self.schedule.parts):
+            for part in parts:
                 self._mean_inside(plan.partition.parts[part], plan.buffer_parts[part])
-            if any(plan.local):  # a machine's own: its ranks are one worker
+            if any(plan.local) and not self._shards:  # a machine's own: its ranks are one worker
                 self._mean_inside(*plan.local)
             for trailer in self._collective.trailers:
                 trailer.blame = self._inside.trailer.blame
 
     def _mean_inside(self, spans: Sequence[Span], buffers: Sequence[Span]) -> None:
         assert self._inside
+        if self._shards:
+            spans, buffers = self._row.whole(spans, buffers)
+            if not spans and not buffers:
+                return
         plain, sync = Mean(), self._row.sync(0)
         columns = self._row.columns(spans, buffers)
         weights = torch.full_like(self._current.plan.weights, 1 / self._inside.group.size())
@@ -240,6 +256,8 @@ class Averager:
                     f"every step"
                 )
             own = self._loss.to(self._row.params) * self._current.plan.weights
+            if self._shards and self._inside:
+                own = reduced(self._inside, own / self._inside.group.size())
             self._current.see(self._row, reduced(self._collective, own)[0], rate)
             self._loss = None
         self._current.change_(self._row, self._solver, rate, self._collective)

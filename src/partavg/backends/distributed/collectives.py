@@ -1,7 +1,7 @@
 """Sums over the ranks of process groups."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -97,9 +97,13 @@ class Left(Collective):
 class AllReduce(Collective):
     """One collective per message, with a trailer of the ranks behind it."""
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
+    def __init__(
+        self,
+        group: dist.ProcessGroup,
+        trailer: Callable[[Sequence[int], int], Trailer] = Trailer,
+    ) -> None:
         self.group = group
-        self.trailer = Trailer(dist.get_process_group_ranks(group), dist.get_rank(group))
+        self.trailer = trailer(dist.get_process_group_ranks(group), dist.get_rank(group))
         self.trailers = [self.trailer]
         self.room = self.trailer.room
 

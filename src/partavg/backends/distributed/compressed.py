@@ -1,5 +1,6 @@
 """Messages that are rounded for a slow network, and what rounding lost sent with the next one."""
 
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from partavg.backends.distributed.collectives import AllReduce
-from partavg.backends.distributed.trailer import RankReport
+from partavg.backends.distributed.trailer import RankReport, Trailer
 from partavg.core.average import Arriving
 from partavg.core.wire_formats import BLOCK, Codec
 
@@ -26,9 +27,15 @@ class Compressed(AllReduce):
     not wait for somebody to ask for the sum.
     """
 
-    def __init__(self, group: dist.ProcessGroup, codec: Codec, weight: float) -> None:
+    def __init__(
+        self,
+        group: dist.ProcessGroup,
+        codec: Codec,
+        weight: float,
+        trailer: Callable[[Sequence[int], int], Trailer] = Trailer,
+    ) -> None:
         ranks = dist.get_process_group_ranks(group)
-        super().__init__(dist.new_group(ranks, use_local_synchronization=True))
+        super().__init__(dist.new_group(ranks, use_local_synchronization=True), trailer)
         self._codec, self._weight = codec, weight
         self._thread = ThreadPoolExecutor(1, "partavg-wire")
         self._known: dict[int, Tensor] = {}
@@ -52,7 +59,7 @@ class Compressed(AllReduce):
             setattr(self, f"_{name}", {k: v.to(device, copy=True) for k, v in tensors.items()})
 
     def _sum(self, message: Tensor, own: Tensor, key: int | None) -> Tensor:
-        if key is None or key not in self._known:
+        if key is None or key not in self._known or len(message) == self.room:
             total = self.begin(message)()
             if key is not None:
                 self._known[key] = total.clone()

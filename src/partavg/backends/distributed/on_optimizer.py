@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, is_dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from partavg.backends.distributed.box import held, is_distributed
 from partavg.backends.distributed.module_row import ModuleRow, flat
 from partavg.core.abilities import Abilities, abilities, below, name_of
 from partavg.core.layout import Layout
@@ -97,7 +98,7 @@ def correct_gradients_(row: ModuleRow, solver: Solver, lr: float) -> None:
 
 def correct_parameters_(row: ModuleRow, solver: Solver, lr: float) -> None:
     """After a step of the optimizer, let the solver do its part of it to the parameters."""
-    _do_its_part(row, solver, lr, torch.empty_like)
+    _do_its_part(row, solver, lr, lambda parameter: torch.empty_like(held(parameter)))
 
 
 def _do_its_part(
@@ -107,16 +108,18 @@ def _do_its_part(
     for parameter, (a, b) in row.shared_parameters():
         if parameter.grad is not None:
             memory = {name: tensor[:, a:b] for name, tensor in row.memory.items()}
-            rows, grads = flat(parameter.detach()), flat(gradients(parameter))
+            rows, grads = flat(held(parameter)), flat(gradients(parameter))
             solver.step_(rows[None], grads[None], memory, now)
 
 
 def _gradients(parameter: nn.Parameter) -> Tensor:
     """The gradient, lying in memory as the parameter does."""
-    assert parameter.grad is not None
-    if parameter.grad.stride() != parameter.stride():
-        parameter.grad = torch.empty_like(parameter).copy_(parameter.grad)
-    return parameter.grad
+    grad: Any = parameter.grad
+    if is_distributed(grad) and grad.placements != (sharded := cast("Any", parameter)).placements:
+        grad = parameter.grad = grad.redistribute(sharded.device_mesh, sharded.placements)
+    if held(grad).stride() != held(parameter).stride():
+        grad = parameter.grad = torch.empty_like(parameter).copy_(grad)
+    return held(grad)
 
 
 def rate_of(optimizer: Optimizer | None, solver: Solver, said: Abilities) -> float:
