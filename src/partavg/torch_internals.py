@@ -6,7 +6,8 @@ what it falls back on, and tests take each thing away to see it do so.
 
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -63,10 +64,20 @@ def group_of(ranks: list[int], name: str) -> "ProcessGroup":
     if make is None or world is None:
         made = distributed.new_group(ranks, use_local_synchronization=True)
         return made
-    kind, place = distributed.get_backend_config(), ranks.index(distributed.get_rank())
-    made, _ = make(len(ranks), place, ranks, kind, store_of(None), name)
+    kind, place = distributed.get_backend(), ranks.index(distributed.get_rank())
+    given = len(ranks), place, ranks, kind, store_of(None), name
+    made, _ = make(*given, timeout=_timeout(distributed.group.WORLD))
     world.pg_group_ranks[made] = {rank: at for at, rank in enumerate(ranks)}
     return made
+
+
+def _timeout(group: Any) -> timedelta:
+    """How long a group waits; otherwise as long as torch does where nobody says anything."""
+    for device in map(torch.device, ("cuda", "cpu")):
+        with suppress(AttributeError, RuntimeError):
+            found: timedelta = group._get_backend(device).options._timeout
+            return found
+    return timedelta(minutes=30)
 
 
 def root_ranks(mesh: "DeviceMesh") -> list[int]:

@@ -10,3 +10,10 @@ def ranks() -> Iterator[Ranks]:
     """Three ranks for all tests that leave them whole."""
     with started(WORKERS) as ranks:
         yield ranks
+
+
+@pytest.fixture(scope="package")
+def four() -> Iterator[Ranks]:
+    """Four ranks for all tests of meshes."""
+    with started(4) as ranks:
+        yield ranks

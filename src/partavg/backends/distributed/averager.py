@@ -20,6 +20,7 @@ from partavg.backends.distributed.on_optimizer import (
     rate_of,
 )
 from partavg.backends.distributed.shard_groups import ShardGroups
+from partavg.backends.distributed.sharded_state import pack, unpack
 from partavg.backends.rank_failure import RollCall
 from partavg.core.abilities import abilities, step_weight
 from partavg.core.average import collect, deliver_, reduced
@@ -136,15 +137,20 @@ class Averager:
         if self._shards:
             self._shards.close()
         self._collective, self._inside, self._rolls = Left(self._collective), None, ()
-        self._shards = None
 
     def state_dict(self) -> dict[str, Any]:
         """All that a checkpoint needs beside the model and the optimizer; each rank has its own."""
         # Checkpoints of 0.1 call what a collective keeps its link.
-        return {"row": self._row.state(), "link": self._collective.state()}
+        state = {"row": self._row.state(), "link": self._collective.state()}
+        return pack(state, self._row, self._shards) if self._shards else state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` gave on this rank."""
+        alone = False
+        if self._shards:
+            self._shards.reshard_()
+            state, own = unpack(state, self._row, self._shards)
+            alone = not own
         self._row.load_(state["row"])
         self._current.load(self._row)
         self._collective.load(state["link"], self._row.params.device)
@@ -223,7 +229,7 @@ class Averager:
             arrive_(row, plan, self._solver)
 
     def _average_inside(self, parts: Iterable[int]) -> None:
-        """Give all ranks of the machine the same parts, or of a replica what each has whole."""
+        """Give ranks of a machine the same parts, or those of a replica what each has whole."""
         if self._inside:
             plan = self._current.plan
             for part in parts:

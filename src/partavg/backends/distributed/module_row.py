@@ -39,6 +39,10 @@ class Columns:
         self.placements = [_placed(tensor) for tensor in found.values()]
         """How ranks hold each tensor together; nothing where each has its own."""
 
+    def tensors(self) -> list[Tensor]:
+        """The tensors themselves, as they are now."""
+        return [tensor() for tensor in self._tensors]
+
     def cut(self, spans: Sequence[Span]) -> tuple[Span, ...]:
         """What is held here of some columns of the layout, in spans each within one tensor."""
         cuts = []

@@ -50,7 +50,7 @@ class ShardGroups:
     device: torch.device
     modules: tuple[Any, ...]
     """Those that FSDP shards."""
-    made: tuple[dist.ProcessGroup, ...] = ()
+    made: list[dist.ProcessGroup]
     """Groups that nobody else has."""
 
     @classmethod
@@ -78,7 +78,7 @@ class ShardGroups:
         else:
             made.append(everyone := group_of(ranks, f"partavg/{claims[ranks[0]].word}/everyone"))
         device = torch.device(mesh.device_type)
-        return cls(between, inside, everyone, tuple(ranks), device, modules, tuple(made))
+        return cls(between, inside, everyone, tuple(ranks), device, modules, made)
 
     @property
     def peers(self) -> list[int]:
@@ -132,8 +132,8 @@ class ShardGroups:
 
     def close(self) -> None:
         """Let the groups go that were made here."""
-        for group in self.made:
-            dist.destroy_process_group(group)
+        while self.made:
+            dist.destroy_process_group(self.made.pop())
 
 
 def check_mesh(mesh: object, group: object, manager: object) -> DeviceMesh:
