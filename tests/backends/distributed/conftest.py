@@ -17,3 +17,10 @@ def four() -> Iterator[Ranks]:
     """Four ranks for all tests of meshes."""
     with started(4) as ranks:
         yield ranks
+
+
+@pytest.fixture(scope="package")
+def two() -> Iterator[Ranks]:
+    """Two ranks for those that resume what four have saved."""
+    with started(2) as ranks:
+        yield ranks

@@ -141,11 +141,9 @@ class ModuleRow(Workers):
     def placements(self) -> str:
         """How tensors are sharded, in a few words."""
         every = (*self.param_columns.placements, *self.buffer_columns.placements)
-        if not any(every):
-            return "of whole tensors"
         counts = Counter(text or "whole" for text in every)
-        text = ", ".join(f"{text} of {count}" for text, count in counts.items())
-        return f"{text} tensors ({hashlib.sha256(repr(every).encode()).hexdigest()[:8]})"
+        text = ", ".join(f"{count} × {text}" for text, count in counts.items())
+        return f"{text} ({hashlib.sha256(repr(every).encode()).hexdigest()[:8]})"
 
     def places(self) -> str:
         """Where the shards held here lie, in a few words."""

@@ -67,11 +67,9 @@ class ShardGroups:
         if own is None:
             return None
         ranks = sorted(rank for member in replica for rank in claims[member].between)
-        made = []
-        if own.ndim == 1:
-            inside = own.get_group()
-        else:
-            made.append(inside := group_of(replica, f"partavg/{claims[replica[0]].word}/inside"))
+        # Not FSDP's own, since some messages are sent from a thread while FSDP sends others.
+        inside = group_of(replica, f"partavg/{claims[replica[0]].word}/inside")
+        made = [inside]
         if len(ranks) == dist.get_world_size():
             everyone = dist.group.WORLD
             assert everyone is not None

@@ -40,4 +40,6 @@ class ShardTrailer(Trailer):
 
     def _tell(self, entries: Tensor) -> None:
         if self._shards.inside.size() > 1:
-            dist.all_reduce(entries, group=self._shards.inside)
+            told = entries.double()  # of one type, whether messages are rounded or not
+            dist.all_reduce(told, group=self._shards.inside)
+            entries.copy_(told)

@@ -68,7 +68,7 @@ def _sharded_like(tensor: Any, local: Tensor) -> Tensor:
     from torch.distributed.tensor import DTensor
 
     return DTensor.from_local(
-        local,
+        local.clone(),  # torch cannot save one that begins in the middle of others' memory
         tensor.device_mesh,
         tensor.placements,
         run_check=False,
