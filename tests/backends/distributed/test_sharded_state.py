@@ -11,7 +11,7 @@ import torch.distributed.checkpoint as dcp
 from tests.backends.distributed import sharded_loops as loops
 from tests.backends.distributed.loops import distance
 from tests.backends.distributed.test_sharded import ADAMW, DILOCO, SGD
-from tests.ranks import Ranks, started
+from tests.ranks import Ranks
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh

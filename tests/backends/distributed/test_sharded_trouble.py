@@ -69,13 +69,16 @@ def refused(rank: int, case: str) -> None:
     [
         ("two dimensions", f"the mesh has 2 dimensions: .*, {REPLICATE}"),
         ("no mesh", "mesh 'replicate' is none: give the dimension of a DeviceMesh"),
-        ("without", rf".*'0\.weight' is sharded over ranks: .* mesh=mesh\['replicate'\]"),
+        ("without", r".*'0\.weight' is sharded over ranks: .* mesh=mesh\['replicate'\]"),
         ("group", "a group does not go with a mesh"),
         ("hybrid", r"the parameters of rank 0 .* over rank 2 as well.*mesh=mesh\['shard'\]"),
         ("the world", r"the parameters of rank 0 .* over rank 2 as well.*mesh=mesh\['shard'\]"),
         ("its own dimension", "the parameters of rank 0 .* over rank 1 as well"),
         ("a rank that forgot", r"rank 0 holds a model with ranks \[0, 1\], rank 1 with none: make"),
-        ("another axis", r"rank 2 has placements 2 × Shard\(dim=0\) over 2, .*, 3 × whole \(.*, rank 0 has 6 ×"),
+        (
+            "another axis",
+            r"rank 2 has placements 2 × Shard\(dim=0\) over 2, .*, 3 × whole \(.*, rank 0 has 6 ×",
+        ),
         ("another shard", "rank [23] has its shards at .*, rank [01] has"),
         ("aggregate", ".*does not go with an aggregate of your own, which must see whole messages"),
         ("fedlama", ".*does not go with FedLAMA, which compares whole parts"),
