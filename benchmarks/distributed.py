@@ -1,4 +1,4 @@
-"""Averaging over slow links: torch's and accelerate's ways against ours, and against the plan.
+"""Averaging over slow links: torch's, accelerate's and torchft's ways against ours, and the plan.
 
     sudo python benchmarks/distributed.py [--quick] [--latency 20] [--only partial,averager]
     sudo python benchmarks/distributed.py --all-reduces [--latency 20]
@@ -33,6 +33,7 @@ from partavg.cost import Network, Workload, cost
 
 WORKERS = 4
 INTERVAL = 8
+LAYERS = 4
 PARAMETERS = 10_020_874
 SIZES = (4_000, 40_000, 400_000, 1_000_000, 5_000_000, 20_000_000, 40_000_000)
 
@@ -49,10 +50,16 @@ class Row(NamedTuple):
     delay: int = 0
 
 
-def ours(parts: int, delay: int = 0, wire: str = "full") -> Row:
+def ours(parts: int, delay: int = 0, wire: str = "full", **options: Any) -> Row:
     """A row of partavg.attach."""
-    options = {"parts": parts, "delay": delay, "wire": wire}
+    options |= {"parts": parts, "delay": delay, "wire": wire}
     return Row("ours", options, Schedule(INTERVAL, parts), delay)
+
+
+def diloco(layers: bool, delay: int = 0) -> Row:
+    """A row of torchft's DiLoCo."""
+    options = {"layers": layers, "delay": delay}
+    return Row("torchft_diloco", options, Schedule(INTERVAL, LAYERS if layers else 1), delay)
 
 
 ROWS: dict[str, Row] = {
@@ -66,6 +73,18 @@ ROWS: dict[str, Row] = {
     "overlapped": ours(INTERVAL, delay=1),
     "partial bf16": ours(INTERVAL, wire="bf16"),
     "partial int8": ours(INTERVAL, wire="int8"),
+    "partial int4": ours(INTERVAL, wire="int4"),
+    "partial top-k": ours(INTERVAL, wire="top-k"),
+    "partial int4 overlapped": ours(INTERVAL, delay=1, wire="int4"),
+    "torchft local_sgd": Row("torchft_local_sgd", schedule=Schedule(INTERVAL)),
+    "torchft diloco": diloco(layers=False),
+    "ours diloco": ours(1, outer=True),
+    "torchft diloco by layer": diloco(layers=True),
+    "ours diloco by layer": ours(LAYERS, outer=True, partition="layer"),
+    "torchft diloco by layer overlapped": diloco(layers=True, delay=1),
+    "ours diloco by layer overlapped": ours(LAYERS, delay=1, outer=True, partition="layer"),
+    "ours diloco partial": ours(INTERVAL, outer=True),
+    "ours diloco partial int4": ours(INTERVAL, wire="int4", outer=True),
 }
 
 
@@ -128,7 +147,7 @@ def joined(found: Sequence[dict[str, float]]) -> dict[str, float]:
 def report(runs: Runs, network: Network) -> None:
     """A line per row, in Markdown."""
     headings = ["row", "iterations/s (range)", "s/iteration", "planned", "MB/iteration on the link"]
-    headings += ("MB by our count", "messages", "communication hidden", "time against averager")
+    headings += ("MB by our count", "messages", "communication hidden", "time")
     print(f"\n| {' | '.join(headings)} |\n{'|---' * len(headings)}|")
     for name, found in runs.items():
         own, (low, high) = time(runs, name), (f(e["seconds"] for e in found) for f in (min, max))
@@ -159,18 +178,21 @@ def _planned(runs: Runs, name: str, network: Network) -> str:
 
 def _hidden(runs: Runs, name: str) -> str:
     """Of the time that the same plan adds without delay, the share that delay saves."""
-    if not ROWS[name].delay or not {"alone", "partial"} <= runs.keys():
+    at_once = name.removesuffix("overlapped").strip() or "partial"
+    if not ROWS[name].delay or not {"alone", at_once} <= runs.keys():
         return ""
     step = time(runs, "alone")
-    return f"{100 * (1 - (time(runs, name) - step) / (time(runs, 'partial') - step)):.0f} %"
+    return f"{100 * (1 - (time(runs, name) - step) / (time(runs, at_once) - step)):.0f} %"
 
 
 def _ratio(runs: Runs, name: str) -> str:
-    """Median of the ratios to PeriodicModelAverager, repeat by repeat."""
-    if "averager" not in runs or ROWS[name].method != "ours":
+    """Median of the ratios, repeat by repeat, to torchft's row or to PeriodicModelAverager."""
+    same = name.replace("ours", "torchft") if name.startswith("ours") else ""
+    other = same if same in runs else "averager"
+    if other not in runs or ROWS[name].method != "ours":
         return ""
-    pairs = zip(runs[name], runs["averager"], strict=True)
-    return f"{median(a['seconds'] / b['seconds'] for a, b in pairs):.3f}"
+    pairs = zip(runs[name], runs[other], strict=True)
+    return f"{median(a['seconds'] / b['seconds'] for a, b in pairs):.3f} of {other}"
 
 
 def all_reduces(places: list[Site], network: Network, repeats: int) -> None:
@@ -219,7 +241,9 @@ def main() -> None:
         )
         for _ in range(repeats):
             tasks = [task(name, step, cycles) for name in names]
-            for name, found in zip(names, launch(places, tasks, limit=1000), strict=True):
+            for name, found in zip(
+                names, launch(places, tasks, limit=300 + 40 * len(names) * cycles), strict=True
+            ):
                 runs[name].append(joined(found))
     report(runs, network)
 

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import partavg
+from partavg import SGD, Outer
 from partavg.models import mlp
 
 Settings = dict[str, Any]
@@ -73,11 +74,78 @@ def local_sgd(model: nn.Module, optimizer: torch.optim.Optimizer, interval: int)
         yield wrapped, local.step, uncounted
 
 
+class NeverFails:
+    """A manager for torchft whose replicas are all here and stay: it only sums."""
+
+    _use_async_quorum = False
+
+    def __init__(self) -> None:
+        self._commits = 0
+
+    def current_step(self) -> int:
+        """How many averages there were."""
+        return self._commits
+
+    def should_commit(self) -> bool:
+        """Every average is taken."""
+        self._commits += 1
+        return True
+
+    def allreduce(self, tensor: torch.Tensor, should_quantize: bool = False) -> dist.Work | None:
+        """Begin to average."""
+        tensor /= dist.get_world_size()
+        work: dist.Work | None = dist.all_reduce(tensor, async_op=True)
+        return work
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        """Everything else is about replicas that fail."""
+        return lambda *_, **__: None
+
+
+@contextmanager
+def torchft_local_sgd(
+    model: nn.Module, optimizer: torch.optim.Optimizer, interval: int
+) -> Iterator[Loop]:
+    """Torchft's LocalSGD."""
+    from torchft import local_sgd as theirs
+
+    manager: Any = NeverFails()
+    with theirs.LocalSGD(manager, model, optimizer, sync_every=interval):
+        yield model, nothing, uncounted
+
+
+@contextmanager
+def torchft_diloco(
+    model: nn.Module, optimizer: torch.optim.Optimizer, interval: int, *, layers: bool, delay: int
+) -> Iterator[Loop]:
+    """Torchft's DiLoCo: the whole model at once, or a layer after another, perhaps overlapped."""
+    from torchft import local_sgd as theirs
+
+    linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    fragments = linear if layers else [model]
+    outer = [
+        torch.optim.SGD(fragment.parameters(), lr=0.7, momentum=0.9, nesterov=True)
+        for fragment in fragments
+    ]
+    manager: Any = NeverFails()
+    with theirs.DiLoCo(
+        manager, fragments, optimizer, outer, sync_every=interval, fragment_sync_delay=delay
+    ):
+        yield model, nothing, uncounted
+
+
 @contextmanager
 def ours(
-    model: nn.Module, optimizer: torch.optim.Optimizer, interval: int, **options: Any
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    interval: int,
+    *,
+    outer: bool = False,
+    **options: Any,
 ) -> Iterator[Loop]:
-    """partavg.attach."""
+    """partavg.attach, perhaps with the same outer optimizer."""
+    if outer:
+        options["solver"] = Outer(SGD(momentum=0.9, nesterov=True), 0.7)
     with partavg.attach(model, optimizer, interval=interval, **options) as attached:
         yield model, nothing, lambda: (attached.bytes, attached.messages)
 
@@ -88,6 +156,8 @@ METHODS: dict[str, Callable[..., AbstractContextManager[Loop]]] = {
     "ddp": ddp,
     "local_sgd": local_sgd,
     "ours": ours,
+    "torchft_diloco": torchft_diloco,
+    "torchft_local_sgd": torchft_local_sgd,
 }
 
 

@@ -89,6 +89,7 @@ def calls(folder: Path) -> Iterator[Call]:
     yield from solvers()
     yield from data()
     yield from simulations(folder)
+    yield from attaching()
     yield from others(folder)
 
 
@@ -103,6 +104,16 @@ def policies() -> Iterator[Call]:
             "start": {"0", "10^30"},
             "multiples": {"an empty list"},
         },
+    )
+    yield Call(
+        partavg.Schedule,
+        {"interval": 4, "parts": 2, "offsets": (1, 2)},
+        {"interval": {"10^30"}, "offsets": {"an empty list"}},
+    )
+    yield Call(
+        partavg.Schedule.streaming,
+        {"interval": 4, "parts": 3, "delay": 1},
+        {"interval": {"10^30"}, "delay": {"0"}},
     )
     for made in (partavg.Schedule.periodic, partavg.Schedule.partial):
         yield Call(made, {"interval": 4}, {"interval": {"10^30"}})
@@ -141,9 +152,17 @@ def policies() -> Iterator[Call]:
 
 def partitions() -> Iterator[Call]:
     layout = partavg.Layout(("0.weight", "0.bias", "2.weight"), ((4, 3), (4,), (2, 4)))
-    for cut in (partavg.blocks, partavg.by_channel, partavg.by_layer, partavg.contiguous):
+    for cut in (
+        partavg.blocks,
+        partavg.by_channel,
+        partavg.by_layer,
+        partavg.contiguous,
+        partavg.sequential,
+        partavg.strided,
+    ):
         yield Call(cut, {"layout": layout, "parts": 2, "seed": 0}, {"seed": WHOLE})
     yield Call(partavg.whole, {"layout": layout, "parts": 1, "seed": 0}, {"seed": WHOLE})
+    yield Call(partavg.by_name, {"layout": layout, "patterns": [["0"], ["2.*"]]})
     yield Call(
         partavg.Layout,
         {"names": ("a", "b"), "shapes": ((4, 3), (4,))},
@@ -190,7 +209,7 @@ def solvers() -> Iterator[Call]:
     base = {"base": partavg.SGD()}
     yield Call(
         partavg.Outer,
-        {"lr": 0.5, "keep": 0.1, "optimizer": partavg.SGD(), **base},
+        {"lr": 0.5, "keep": 0.0, "optimizer": partavg.SGD(), **base},
         {"lr": positive, "keep": share},
     )
     yield Call(
@@ -202,7 +221,7 @@ def solvers() -> Iterator[Call]:
     yield Call(partavg.fedadam, {"lr": 0.1, "beta1": 0.9, "beta2": 0.9, "eps": 1e-3, **base}, betas)
     yield Call(
         partavg.diloco,
-        {"lr": 0.7, "momentum": 0.9, "keep": 0.1, "beta1": 0.9, "beta2": 0.9, "eps": 1e-8,
+        {"lr": 0.7, "momentum": 0.9, "keep": 0.0, "beta1": 0.9, "beta2": 0.9, "eps": 1e-8,
          "weight_decay": 0.1},
         {**betas, "momentum": {"0.5"}, "keep": share, "weight_decay": natural},
     )  # fmt: skip
@@ -282,7 +301,7 @@ def simulations(folder: Path) -> Iterator[Call]:
         "schedule": partavg.Schedule.partial(2), "lr": 0.1, "batch": 4, "solver": partavg.SGD(),
         "partition": "channel", "weights": "uniform", "buffers": "part", "participation": None,
         "local": (), "store": "auto", "bank": "device", "pace": None, "delay": 0, "adapt": None,
-        "transform": None,
+        "transform": None, "mix": 0.5,
         "engine": "vmapped", "chunk": 0, "precision": "auto", "deterministic": False, "seed": 0,
         "device": "cpu",
     }  # fmt: skip
@@ -295,6 +314,7 @@ def simulations(folder: Path) -> Iterator[Call]:
         "lr": {"0", "0.5", "1.5", "2.0", "a scalar tensor", "10^30"},
         "batch": set(),
         "participation": {"None"}, "pace": {"None"}, "adapt": {"None"}, "transform": {"None"},
+        "mix": {"None", "0", "0.5"},
         "delay": {"0"}, "chunk": {"0", "10^30"}, "deterministic": {"True"},
         "seed": {"0", "10^30"}, "split": {"a ragged list"}, "solver": {"None"},
         "local": {"an empty list"},
@@ -361,6 +381,34 @@ def simulations(folder: Path) -> Iterator[Call]:
         partavg.evaluate,
         {"module": nn.Linear(4, 3), "loss": F.cross_entropy, "samples": (x, y), "metrics": ()},
         {"metrics": {"an empty list", "an empty dict"}},
+    )
+
+
+def attaching() -> Iterator[Call]:
+    """A process alone: what needs others is tested with them."""
+    net = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    good = {
+        "model": net, "optimizer": optimizer, "interval": 2, "parts": 1, "partition": "channel",
+        "shuffle": True, "delay": 0, "wire": "full", "buffers": "part", "local": (), "weight": 1.0,
+        "solver": None, "adapt": None, "group": None, "manager": None, "scaler": None, "seed": 0,
+        "aggregate": lambda messages, weights, about: weights @ messages,
+    }  # fmt: skip
+    accepts = {
+        "optimizer": {"None"}, "parts": {"None"}, "shuffle": {"True"}, "delay": {"0"},
+        "local": {"an empty list"}, "weight": {"0.5", "1.5", "2.0", "10^30"}, "solver": {"None"},
+        "adapt": {"None"}, "group": {"None"}, "manager": {"None"}, "scaler": {"None"},
+        "seed": {"0", "10^30"},
+    }  # fmt: skip
+
+    def attached(**given: Any) -> None:
+        partavg.attach(**{"model": net, "optimizer": optimizer, "interval": 2, **given}).detach()
+
+    for name, value in good.items():
+        yield Call(attached, {name: value}, accepts, f"attach({name}=…)")
+    averager = partavg.attach(net, optimizer, interval=2)
+    yield Call(
+        averager.load_state_dict, {"state": averager.state_dict()}, {}, "attach(…).load_state_dict"
     )
 
 

@@ -27,7 +27,10 @@ def most_parts(maker: str, layout: Layout) -> int:
         "contiguous": layout.size,
         "blocks": layout.size,
         "channel": sum(shape[0] if shape else 1 for shape in layout.shapes),
+        "fresh": layout.size,
         "layer": len({module_of(name) for name in layout.names}),
+        "sequential": len({module_of(name) for name in layout.names}),
+        "strided": len({module_of(name) for name in layout.names}),
     }[maker]
 
 

@@ -15,8 +15,8 @@ UNCALLED = {
     "Metric", "Moment", "Record", "Results", "RunInfo", "Sink", "Solver", "Span", "Step", "Sync",
 }  # fmt: skip
 """What users get, or write themselves; a Span is looked at by its Partition."""
-LATER = {"Samples", "attach"}
-"""Tested where they are: what `as_samples` makes, and what needs several processes."""
+LATER = {"Samples"}
+"""Tested where it is: what `as_samples` makes."""
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,13 @@ from tests.published import GRAY, LABELS, write_fashion_mnist
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = [ROOT / name for name in ("tools", "benchmarks", "examples")]
+OF_FRAMEWORKS = {"huggingface_trainer", "lightning_module", "accelerate_loop"}
+"""Examples that tests/integrations runs, on ranks that have imported the frameworks."""
 PROGRAMS = {
     f"{path.parent.name}/{path.stem}": path
     for folder in FOLDERS
     for path in sorted(folder.glob("*.py"))
+    if path.stem not in OF_FRAMEWORKS
 }
 Load = Callable[[str], ModuleType]
 

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
         blocks,
         by_channel,
         by_layer,
+        by_name,
         contiguous,
+        sequential,
+        strided,
         whole,
     )
     from partavg.core.rates import Cosine, StepDecay
@@ -105,6 +108,7 @@ __all__ = [
     "by_client",
     "by_label",
     "by_layer",
+    "by_name",
     "by_quantity",
     "compare",
     "contiguous",
@@ -119,9 +123,11 @@ __all__ = [
     "load_run",
     "register",
     "run",
+    "sequential",
     "shards",
     "split_alike",
     "split_by_owner",
+    "strided",
     "whole",
 ]
 
@@ -136,7 +142,8 @@ _HOMES = {
     "core.layout": "Layout",
     "core.loop": "Record",
     "core.participation": "Participation",
-    "core.partition": "Partition Span blocks by_channel by_layer contiguous whole",
+    "core.partition": "Partition Span blocks by_channel by_layer by_name contiguous sequential "
+    "strided whole",
     "core.rates": "Cosine StepDecay",
     "core.schedule": "Schedule",
     "core.solver": "Solver Step Sync",

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from partavg.backends.checks import device_of
-from partavg.backends.planner import check_needs, check_recut, partition_of, what_is_shared
+from partavg.backends.planner import check_fresh, check_needs, check_recut, cut_of, what_is_shared
 from partavg.backends.processes import Processes
 from partavg.backends.simulate import Simulation
 from partavg.combinations import check_images, check_words, has_images
@@ -97,7 +97,7 @@ def schedule(config: Config) -> Schedule:
     averaging = config.averaging
     assert averaging.parts is not None
     shuffle = config.training.seed if averaging.shuffle else None
-    return Schedule(averaging.interval, averaging.parts, shuffle)
+    return Schedule(averaging.interval, averaging.parts, shuffle, offsets=averaging.offsets)
 
 
 def participation(config: Config) -> Participation | None:
@@ -143,6 +143,7 @@ def solver(config: Config) -> Solver:
         put_away=_puts_away(config),
         uneven=pace(config) is not None,
         delay=config.averaging.delay,
+        mix=config.averaging.mix,
         called=f"solver.name = {config.solver.name!r}",
     )
     return made
@@ -215,6 +216,7 @@ def simulation(
         bank=config.participation.bank,
         pace=pace(config),
         delay=averaging.delay,
+        mix=averaging.mix,
         adapt=adapt(config, full),
         transform=transform(config, data),
         store=config.engine.store,
@@ -254,12 +256,13 @@ def check(config: Config, full: Dataset) -> None:
     pace(config)
     solver(config)
     policy = adapt(config, full)
+    check_fresh(averaging.partition, solver(config), schedule(config), averaging.delay, policy)
     if policy:
         policy.first(schedule(config))
     rows = RowModel(_model(config, data), loss(config), torch.device("cpu"))
     own = averaging.local, rows.params, rows.buffers, averaging.buffers
     params, _ = what_is_shared(*own)
-    partition_of(params.shared, averaging.partition, parts, training.seed)
+    cut_of(params, averaging.partition, parts, training.seed)
     check_images(config, data)
     chosen(config.metrics)
     device(config)

@@ -78,7 +78,7 @@ def configured(recipe: Recipe, scheme: str) -> Config:
         return config
     interval, parts = intervals(scheme, averaging.interval)
     partition = "whole" if parts == 1 else averaging.partition
-    averaging = replace(averaging, interval=interval, parts=parts, partition=partition)
+    averaging = replace(averaging, interval=interval, parts=parts, partition=partition, offsets=())
     return replace(config, averaging=averaging)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor, nn
 
 from partavg.backends.planner import Bank, Buffers, WeightsPolicy
@@ -76,13 +76,18 @@ class Averaging:
 
     interval: Annotated[int, Ge(1)] = 10
     parts: Annotated[int, Ge(1)] | None = None
-    partition: str = "channel"
+    partition: str | tuple[tuple[str, ...], ...] = "channel"
+    """A name, or for each part the patterns of the names of its tensors."""
     weights: WeightsPolicy | tuple[float, ...] = "uniform"
     buffers: Buffers = "part"
     local: tuple[str, ...] = ()
     """Patterns of the names of what is never averaged."""
     shuffle: bool = False
+    offsets: tuple[Annotated[int, Ge(0)], ...] = ()
+    """For each part the steps after which it is averaged, modulo the interval."""
     delay: Annotated[int, Ge(0)] = 0
+    mix: Annotated[float, Ge(0), Lt(1)] | None = None
+    """Streaming DiLoCo's α: of its own model, what a worker keeps when an average arrives."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any, get_origin, get_type_hints
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError
 
-from partavg.config import COMPONENTS, Component, Config
+from partavg.config import COMPONENTS, Averaging, Component, Config
 from partavg.core.partition import PARTITIONS
 from partavg.core.solver import Solver
 from partavg.metrics.table import METRICS
@@ -40,11 +40,11 @@ def parse(table: TomlTable) -> Config:
             sections[name] = section(values, cls, name)
     config = Config(**sections)
     training, averaging = config.training, config.averaging
-    PARTITIONS.find(averaging.partition, "averaging.partition")
+    if isinstance(averaging.partition, str):
+        PARTITIONS.find(averaging.partition, "averaging.partition")
     METRICS.asked(config.metrics.extra or ())
     if averaging.parts is None:
-        parts = 1 if averaging.partition == "whole" else averaging.interval
-        averaging = replace(averaging, parts=parts)
+        averaging = replace(averaging, parts=_parts(averaging))
     if training.steps is None and training.epochs is None:
         training = replace(training, steps=_STEPS)
     if training.steps is not None and training.epochs is not None:
@@ -53,6 +53,13 @@ def parse(table: TomlTable) -> Config:
             f"are two budgets: give one"
         )
     return replace(config, training=training, averaging=averaging)
+
+
+def _parts(averaging: Averaging) -> int:
+    """How many parts there are where nobody says so."""
+    if averaging.offsets or not isinstance(averaging.partition, str):
+        return len(averaging.offsets or averaging.partition)
+    return 1 if averaging.partition == "whole" else averaging.interval
 
 
 def override_(table: dict[str, Any], override: str) -> None:

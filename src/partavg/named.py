@@ -88,6 +88,6 @@ def _one_or_several(value: Any, key: str, kind: str, change: _Change) -> Any:
         return change(key, kind, value)
     if isinstance(value, Mapping):
         return _component(value, kind, key, change)
-    if not isinstance(value, list):
-        return value  # parse will say so
+    if not isinstance(value, list) or kind == "partition":
+        return value  # patterns of names, or parse will say so
     return [_one_or_several(one, f"{key}.{place}", kind, change) for place, one in enumerate(value)]

@@ -52,21 +52,27 @@ def _opened(group: "ProcessGroup | None") -> "Store":
     return store
 
 
-def group_of(ranks: list[int], name: str) -> "ProcessGroup":
-    """A group of some ranks by a name that none had before; only they must take part.
+def group_alike(group: "ProcessGroup", name: str, kind: str) -> "ProcessGroup":
+    """Another group of the same ranks, by a name that none had; all must take part."""
+    return group_of(distributed.get_process_group_ranks(group), name, kind, group)
+
+
+def group_of(ranks: list[int], name: str, kind: str, like: Any = None) -> "ProcessGroup":
+    """A group of some ranks by a name that none had, as patient as another; they must take part.
+
+    Its kind is that of its backend, like "gloo".
 
     Otherwise as torch names it, after the groups that there are: then a group that was destroyed
     must not come back, or it would find addresses of old.
     """
     known = distributed.distributed_c10d
     make, world = (getattr(known, key, None) for key in ("_new_process_group_helper", "_world"))
-    made: ProcessGroup
     if make is None or world is None:
-        made = distributed.new_group(ranks, use_local_synchronization=True)
+        made: ProcessGroup = distributed.new_group(ranks, use_local_synchronization=True)
         return made
-    kind, place = distributed.get_backend(), ranks.index(distributed.get_rank())
-    given = len(ranks), place, ranks, kind, store_of(None), name
-    made, _ = make(*given, timeout=_timeout(distributed.group.WORLD))
+    place = ranks.index(distributed.get_rank())
+    given = len(ranks), place, ranks, kind, store_of(like), name
+    made = make(*given, timeout=_timeout(like or distributed.group.WORLD))[0]
     world.pg_group_ranks[made] = {rank: at for at, rank in enumerate(ranks)}
     return made
 
@@ -104,6 +110,12 @@ def dropouts() -> tuple[type[nn.Module], ...]:
 def is_compiled(module: nn.Module) -> bool:
     """Whether torch.compile made it; without that name, it is taken for an ordinary module."""
     return hasattr(module, "_orig_mod")
+
+
+def uncompiled(module: nn.Module) -> nn.Module:
+    """The module that torch.compile was given, or the module itself."""
+    inner: nn.Module = getattr(module, "_orig_mod", module)
+    return inner
 
 
 def hooked_norm(layer: nn.Module) -> str:

@@ -1,5 +1,6 @@
 """Who is lost, found out by those left. Real processes are killed in test_torchrun.py."""
 
+import re
 import subprocess
 import sys
 import threading
@@ -7,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
 from tests.limits import seconds
 from torch.distributed import HashStore
 
@@ -66,15 +68,16 @@ def test_a_process_that_ended_is_named_at_once(rolls: list[RollCall]) -> None:
 
 
 def test_a_process_that_said_why_it_leaves_is_quoted(
-    rolls: list[RollCall], store: HashStore, monkeypatch: pytest.MonkeyPatch
+    rolls: list[RollCall],
 ) -> None:
-    monkeypatch.setattr(losing, "monotonic", Clock(store, rank1="working", rank2="working"))
     rolls[0].close()
-    rolls[0].note("metric 'odd' failed at step 7")
-    assert str(ask(rolls[3])).endswith("was lost at step 7: metric 'odd' failed at step 7")
+    rolls[0].note("metric 'odd' failed", "after step 6")
+    lost = ask(rolls[3])
+    assert str(lost) == f"{rolls[0].name(0)} left after step 6: metric 'odd' failed"
+    assert lost.ranks == (0,)
 
 
-def test_a_process_that_does_not_answer_is_lost(
+def test_a_process_that_does_not_answer_is_silent(
     rolls: list[RollCall], store: HashStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on another machine, or stopped."""
@@ -84,7 +87,33 @@ def test_a_process_that_does_not_answer_is_lost(
     lost = ask(rolls[3])
     assert lost.ranks == (0, 2)
     assert " and rank 2 (" in str(lost)
-    assert str(lost).endswith(" were lost at step 7")
+    assert re.search(r" were silent for [0-9]+ s at step 7: running still$", str(lost))
+
+
+def test_whether_a_process_of_another_machine_died_is_not_known(
+    rolls: list[RollCall], store: HashStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = dict.fromkeys(("rank0", "rank1"), "working")
+    monkeypatch.setattr(losing, "monotonic", Clock(store, **others, rank3="waiting"))
+    rolls[2].close()
+    rolls[3].facts[2].update(host="elsewhere", pid="1")
+    said = "was silent for [0-9]+ s at step 7: whether it died is not known here"
+    assert re.search(said, str(ask(rolls[3])))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
+        RuntimeError("The size of tensor a (768) must match the size of tensor b (512)"),
+        NotImplementedError("Connection of layers"),
+        ValueError("no connection"),
+    ],
+)
+def test_other_errors_keep_their_kind(rolls: list[RollCall], error: Exception) -> None:
+    with pytest.raises(type(error)) as caught, rolls[1].naming_lost("at step 7"):
+        raise error
+    assert caught.value is error
 
 
 def test_the_one_that_works_while_all_others_wait_is_late(

@@ -24,7 +24,9 @@ from partavg.core.schedule import Schedule
 from partavg.data.split import dirichlet
 from partavg.session import Diverged
 from partavg.solvers import SOLVERS
+from partavg.solvers.adam import Adam, adamw
 from partavg.solvers.fedprox import FedProx
+from partavg.solvers.outer import Outer
 from partavg.solvers.scaffold import SCAFFOLD
 from partavg.solvers.sgd import SGD
 
@@ -44,7 +46,8 @@ PLAIN: dict[str, dict[str, Any]] = {
     "kept": {"participation": Participation(WORKERS, 4, 3, "none"), "solver": SGD(0.9)},
     "kept by all": {"participation": Participation(WORKERS, WORKERS, 3, "permute"), "bank": "cpu"},
     "paced": {"pace": Fixed(4, (1, 4, 2), WORKERS), "solver": SOLVERS["fednova"]()},
-    "late": {"delay": 2, "pace": Drawn(4, 2, 4, WORKERS), "solver": SOLVERS["diloco"]()},
+    "late": {"delay": 2, "pace": Drawn(4, 2, 4, WORKERS),
+             "solver": Outer(Adam(0.9, 0.99, 1e-3), 0.02, base=adamw())},
     "late and kept": {"delay": 3, "participation": Participation(WORKERS, 4, 5, "none")},
     "post-local": {"adapt": PostLocal(5)},
     "adacomm": {"adapt": AdaComm(3)},

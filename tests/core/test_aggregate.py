@@ -131,9 +131,11 @@ def test_what_is_no_function_of_messages_is_said(aggregate) -> None:
 
 
 def test_what_it_needs_is_said() -> None:
+    with pytest.deprecated_call():
+        apart = Outer(keep=0.5)
     with pytest.raises(ValueError, match="Outer keeps workers apart, and an aggregate must"):
-        check_aggregate(median, Outer(keep=0.5))
-    check_aggregate(weighted_sum, Outer(keep=0.5))
+        check_aggregate(median, apart)
+    check_aggregate(weighted_sum, apart)
     check_aggregate(median, Outer())
     with pytest.raises(ValueError, match=r"made torch.float64 \[1, \d+\]"):
         averaged(lambda messages, weights, about: messages[:1])

@@ -1,6 +1,7 @@
 """Who is active, what becomes of the models, and what it costs."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -113,17 +114,17 @@ class HalfWay(SGD):
         rows.lerp_(total.expand_as(rows), 0.5)
 
 
-@pytest.mark.parametrize("solver", [Outer(keep=0.5), Outer(SGD(), keep=0.3), HalfWay()])
+@pytest.mark.parametrize(
+    ("solver", "mix"), [(Outer(), 0.5), (Outer(SGD()), 0.3), (HalfWay(), None), (SGD(0.9), 0.4)]
+)
 @pytest.mark.parametrize("delay", [0, 2])
 @pytest.mark.parametrize("every", [4, 5])
 def test_workers_that_are_kept_apart_are_the_same_when_clients_take_the_average(
-    solver: Solver, delay: int, every: int
+    solver: Solver, mix: float | None, delay: int, every: int
 ) -> None:
     schedule, who = Schedule(4, 2), Participation(CLIENTS, 3, every, "average")
     made = planned(schedule, who)
-    made = Plan(
-        schedule, made.partition, made.buffer_parts, made.weights, participation=who, delay=delay
-    )
+    made = replace(made, delay=delay, mix=mix)
     workers = start(solver, 2, torch.ones(3, LAYOUT.size, dtype=torch.float64))
     all_batches = quadratic_batches(CLIENTS, LAYOUT.size)
 

@@ -205,7 +205,30 @@ def test_mistakes(make: object, sentence: str) -> None:
 @pytest.mark.parametrize(("exchange", "delay"), [(0.05, 0), (0.1, 0), (0.12, 1), (2.0, 1)])
 def test_a_delay_must_save_a_tenth(exchange: float, delay: int) -> None:
     """An exchange of 0.12 steps that is hidden saves 0.12 / 1.12 of the time."""
-    network = Network(2, 1e6)
+    network = Network(2, 3e5)
     work = Workload(8_000_000, step=network.seconds(4e6) / exchange)
     chosen = recommend(candidates(work, network, 8)).cost
     assert (chosen.schedule.parts, chosen.delay) == (8, delay)
+
+
+@given(works, networks, schedules, st.integers(0, 63))
+def test_offsets_as_they_would_be_anyway_cost_the_same(
+    work: Workload, network: Network, schedule: Schedule, delay: int
+) -> None:
+    assume(delay < schedule.interval)
+    even = Schedule.streaming(schedule.interval, schedule.parts)
+    known, found = (cost(work, network, each, delay) for each in (schedule, even))
+    for name in ("traffic", "messages", "exchanging", "waiting", "name"):
+        one, other = getattr(known, name), getattr(found, name)
+        assert one == other or isclose(one, other, abs_tol=1e-12 * known.exchanging)
+
+
+def test_parts_of_one_step_wait_for_each_other() -> None:
+    work, network = Workload(10**6, 1.0), Network(2, 3e5)
+    apart = cost(work, network, Schedule(8, offsets=(0, 4)), 3)
+    together = cost(work, network, Schedule(8, offsets=(0, 0)), 3)
+    each = network.seconds(work.size / 2)
+    assert each > 3
+    assert isclose(apart.waiting, 2 * (each - 3) / 8)
+    assert isclose(together.waiting, (2 * each - 3) / 8)
+    assert together.name == "2 parts, overlapped"

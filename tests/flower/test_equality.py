@@ -16,11 +16,20 @@ from tests.flower.federation import (
 )
 from tests.outside import Noisy, median, plain_sum, registered
 
+import partavg
 from partavg.flower.messages import PART, pack
+from partavg.solvers.adam import Adam
+from partavg.solvers.outer import Outer
+
+
+def corrected(*, lr: float = 0.05) -> partavg.Solver:
+    """An outer optimizer that counts its steps."""
+    return Outer(Adam(0.9, 0.99, 1e-3), lr)
 
 
 def assert_the_same(tmp_path: Path, changes: dict[str, Any]) -> None:
     with registered():
+        partavg.register("solver", "corrected", corrected)
         run = server(federation(tmp_path, changes))
         for _ in run:
             pass
@@ -109,7 +118,7 @@ CHANGING = {
 }
 
 
-@pytest.mark.parametrize("solver", ["sgd", "scaffold", "vrl_sgd", "fednova", "feddyn"])
+@pytest.mark.parametrize("solver", ["sgd", "scaffold", "vrl_sgd", "fednova", "feddyn", "corrected"])
 @pytest.mark.parametrize("redistribution", ["permute", "average"])
 def test_clients_that_take_turns(tmp_path: Path, redistribution: str, solver: str) -> None:
     """Momentum stays with the client here and with the model in the simulator: none, then."""

@@ -68,6 +68,9 @@ def test_names_can_be_those_of_a_module() -> None:
         ({"solver.momentum": "high"}, "solver.momentum = "),
         ({"averaging.delay": 1}, "cannot be used with Flower"),
         ({"averaging.buffers": "recompute"}, "cannot be used with Flower"),
+        ({"averaging.mix": 0.5}, "averaging.mix and .* cannot be used with Flower"),
+        ({"averaging.offsets": "[0, 1, 2, 3]"}, "averaging.offsets, .* cannot be used with Flower"),
+        ({"averaging.partition": "fresh"}, "'fresh' cannot be used with Flower"),
         ({"training.scale": 0.5}, "need all samples in one place: use training.steps"),
         ({"lr_schedule.unit": "epochs"}, "the server does not know how long an epoch"),
         ({**TURNS, "averaging.parts": 1, "participation.every": 6}, "is not a multiple of the 4"),
@@ -86,6 +89,7 @@ def test_names_can_be_those_of_a_module() -> None:
         ),
     ],
 )
+@pytest.mark.filterwarnings("ignore:keep = 0.5:DeprecationWarning")
 def test_mistakes_are_named(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence.replace("(", r"\(")):
         Settings.read({**BASE, **changes})

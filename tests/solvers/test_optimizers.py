@@ -23,12 +23,12 @@ def test_an_outer_step_of_1_is_plain_averaging(schedule: Schedule, base: Solver)
 
 
 @pytest.mark.parametrize("schedule", BOTH)
-@pytest.mark.parametrize("keep", [0.0, 0.25])
+@pytest.mark.parametrize("mix", [None, 0.0, 0.25])
 @pytest.mark.parametrize("kind", ["fedavgm", "nesterov", "fedadam"])
 def test_an_outer_optimizer_is_torchs_on_each_part(
-    schedule: Schedule, keep: float, kind: str
+    schedule: Schedule, mix: float | None, kind: str
 ) -> None:
-    t = Textbook(schedule)
+    t, alpha = Textbook(schedule), mix or 0.0
     r = [torch.nn.Parameter(t.r[j].clone()) for j in t.parts]
     optimizers = {
         "fedavgm": lambda p: torch.optim.SGD([p], lr=0.8, momentum=0.9),
@@ -44,13 +44,20 @@ def test_an_outer_optimizer_is_torchs_on_each_part(
             r[part].grad = r[part].detach() - t.mean(j)
             outer[part].step()
             for i in range(M):
-                t.x[i][j] = (1 - keep) * r[part].detach() + keep * t.x[i][j]
+                t.x[i][j] = (1 - alpha) * r[part].detach() + alpha * t.x[i][j]
     ours = {
-        "fedavgm": Outer(SGD(0.9), 0.8, keep),
-        "nesterov": Outer(SGD(0.9, nesterov=True), 0.8, keep),
-        "fedadam": Outer(Adam(0.9, 0.99, 1e-3), 0.02, keep),
+        "fedavgm": Outer(SGD(0.9), 0.8),
+        "nesterov": Outer(SGD(0.9, nesterov=True), 0.8),
+        "fedadam": Outer(Adam(0.9, 0.99, 1e-3), 0.02),
     }
-    same(run(ours[kind], schedule), torch.stack(t.x))
+    same(run(ours[kind], schedule, mix=mix), torch.stack(t.x))
+
+
+def test_keep_is_the_old_name_of_a_mix() -> None:
+    with pytest.deprecated_call(match="give mix = 0.25 to attach"):
+        old = Outer(SGD(0.9), 0.8, keep=0.25)
+    schedule = Schedule.partial(4)
+    same(run(old, schedule), run(Outer(SGD(0.9), 0.8), schedule, mix=0.25))
 
 
 @pytest.mark.parametrize("schedule", BOTH)

@@ -12,7 +12,7 @@ from partavg.core.exchange import settle_
 from partavg.core.plan import Plan
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
-from partavg.core.workers import Workers
+from partavg.core.workers import Workers, upgrade_
 
 
 class CurrentPlan:
@@ -52,7 +52,7 @@ class CurrentPlan:
             settle_(workers, self.plan, solver, reduce)
             workers.recut(follows.parts)
         self.plan = self._planner(follows)
-        keys = ("interval", "parts", "start", "multiples")
+        keys = ("interval", "parts", "start", "multiples", "offsets")
         workers.notes["schedule"] = {key: getattr(follows, key) for key in keys}
 
     def load(self, workers: Workers) -> None:
@@ -60,6 +60,7 @@ class CurrentPlan:
         now = workers.notes.get("schedule")
         first = self.adapt.first(self._given) if self.adapt else self._given
         self.plan = self._planner(replace(self._given, **now) if now else first)
+        upgrade_(workers, self.plan.partition.parts)
         if self.plan.aggregate is not weighted_sum and workers.common is None:
             raise ValueError(
                 "what is loaded was saved without an aggregate of its own, which must know what "

@@ -2,7 +2,8 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from itertools import chain
+from typing import Any, Literal, cast, get_args
 
 import torch
 from jaxtyping import Float
@@ -11,12 +12,22 @@ from torch import Tensor
 from partavg.core.abilities import abilities, name_of
 from partavg.core.adapt import Adapt
 from partavg.core.aggregate import Aggregate, weighted_sum
+from partavg.core.fragments import Patterns
+from partavg.core.fresh import Fresh
 from partavg.core.layout import Layout
 from partavg.core.local_columns import LocalColumns, Sharing, sharing
 from partavg.core.pace import Pace
 from partavg.core.participation import Participation, Swap, swap_
-from partavg.core.partition import PARTITIONS, Partition, Span, partition_buffers
-from partavg.core.plan import Plan
+from partavg.core.partition import (
+    PARTITIONS,
+    Partition,
+    Span,
+    by_name,
+    fresh,
+    merged,
+    partition_buffers,
+)
+from partavg.core.plan import Plan, check_mix
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
 from partavg.core.workers import Workers
@@ -28,6 +39,8 @@ WeightsPolicy = Literal["uniform", "samples"]
 Weights = WeightsPolicy | Sequence[float] | Tensor
 """p_i by a policy, or a number per client; they need not sum to 1."""
 Bank = Literal["device", "cpu"]
+Cut = str | Partition | Patterns
+"""How a model is cut: by the name of a maker, in parts of one's own, or by names of tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +49,7 @@ class Planner:
 
     params: Sharing
     statistics: Sharing
-    partition: str | Partition
+    partition: Cut
     buffers: str
     weights: Float[Tensor, "n"]
     participation: Participation | None = None
@@ -47,17 +60,15 @@ class Planner:
     swap: Swap = swap_
     aggregate: Aggregate = weighted_sum
     counters: tuple[int, ...] = ()
+    mix: float | None = None
 
     def __call__(self, schedule: Schedule) -> Plan:
         """A plan; a delay that does not fit a shorter interval is shortened."""
-        cut, params = self.partition, self.params
-        if isinstance(cut, str):
-            name = cut if schedule.parts > 1 else "whole"
-            cut = partition_of(params.shared, name, schedule.parts, self.seed)
-            check_covers(cut, params.shared)
-        else:
-            cut = of_shared(cut, params)
+        params, count, drawn = self.params, schedule.parts, None
+        cut = cut_of(params, self.partition, count, self.seed)
         parts = tuple(map(params.among_all, cut.parts))
+        if count > 1 and draws_columns(self.partition):
+            drawn = Fresh(merged(chain(*parts)), count, self.seed)
         return Plan(
             schedule,
             Partition(params.layout.size, parts, params.local_spans),
@@ -72,6 +83,8 @@ class Planner:
             self.seed,
             self.counters,
             self.statistics.local_spans,
+            self.mix,
+            drawn,
         )
 
     def _buffer_parts(self, partition: Partition) -> tuple[tuple[Span, ...], ...]:
@@ -84,6 +97,22 @@ class Planner:
         size = self.statistics.shared.size
         everything = (Span(0, size),) if self.buffers == "every" and size else ()
         return (everything,) * len(partition.parts)
+
+
+def draws_columns(partition: Cut) -> bool:
+    """Whether a partition is that which draws other columns for every averaging."""
+    return isinstance(partition, str) and PARTITIONS.find(partition) is fresh
+
+
+def cut_of(params: Sharing, given: Cut, parts: int, seed: int) -> Partition:
+    """The partition of what is shared, as a name, parts of one's own or patterns say it."""
+    if isinstance(given, str):
+        cut = partition_of(params.shared, given if parts > 1 else "whole", parts, seed)
+        check_covers(cut, params.shared)
+        return cut
+    if isinstance(given, list | tuple):
+        return by_name(params.shared, given)
+    return of_shared(cast(Partition, given), params)
 
 
 def partition_of(params: Layout, name: str, parts: int, seed: int) -> Partition:
@@ -183,12 +212,15 @@ def check_needs(
     put_away: bool = False,
     uneven: bool = False,
     delay: int = 0,
+    mix: float | None = None,
     called: str = "",
 ) -> None:
     """Raise a ValueError if a solver would not get what it says that it needs.
 
-    Models may be `put_away` while others train, the pace may be `uneven`, averages come late.
+    Models may be `put_away` while others train, the pace may be `uneven`, averages come late, or
+    are taken over in part only.
     """
+    check_mix(mix)
     said, name = abilities(solver), called or f"solver {name_of(solver)}"
     if put_away and said.needs_last_average:
         raise ValueError(
@@ -204,6 +236,35 @@ def check_needs(
         raise ValueError(
             f"{name} cannot take averages that arrive late, or not with momentum that changes "
             f"then: use averaging.delay = 0, or momentum_at_averaging = local"
+        )
+    if mix is not None and (mix or delay) and said.needs_last_average:
+        raise ValueError(
+            f"{name} compares models with the last average, and with mix = {mix} they do not begin "
+            f"there: leave mix out"
+        )
+
+
+def check_fresh(
+    partition: Cut, solver: Solver, schedule: Schedule, delay: int, adapt: Adapt | None
+) -> None:
+    """Raise a ValueError for what must know when a column was last averaged, which was drawn."""
+    if not draws_columns(partition) or schedule.parts == 1:
+        return
+    said = abilities(solver)
+    if said.needs_last_average or said.estimates_gradients:
+        raise ValueError(
+            f"solver {name_of(solver)} counts the steps since a part was averaged, and fresh "
+            f"columns are averaged at random: use another partition, like channel"
+        )
+    if adapt and adapt.measures:
+        raise ValueError(
+            f"adapt {type(adapt).__name__} measures parts, and fresh columns are others every "
+            f"time: use another partition, like layer"
+        )
+    if delay and delay >= schedule.gap:
+        raise ValueError(
+            f"delay {delay} lets a column be drawn again while its average is on its way, since "
+            f"fresh columns are drawn after {schedule.gap} steps again: use a delay below that"
         )
 
 
@@ -224,8 +285,8 @@ def check_covers(cut: Partition, params: Layout, local: tuple[Span, ...] = ()) -
     """Raise a ValueError if a partition is of another model, or leaves out what is not local."""
     if not isinstance(cut, Partition):
         raise ValueError(
-            f"partition {shown(cut)} is none: give a partavg.Partition, or the name of a function "
-            f"that makes one, like channel"
+            f"partition {shown(cut)} is none: give a partavg.Partition, the name of a function "
+            f"that makes one, like channel, or lists of patterns of names"
         )
     if cut.size != params.size:
         raise ValueError(
@@ -254,7 +315,7 @@ def of_shared(cut: Partition, params: Sharing) -> Partition:
 
 def check_recut(
     adapt: Adapt | None,
-    partition: str | Partition,
+    partition: Cut,
     *,
     put_away: bool = False,
     called: str = "a schedule that adapts",

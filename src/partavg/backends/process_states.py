@@ -65,7 +65,7 @@ class ProcessStates:
             "pending": {
                 part: {
                     **message,
-                    "sync": (*map(rows, message["sync"][:3]), message["sync"][3]),
+                    "sync": (*map(rows, message["sync"][:3]), *message["sync"][3:]),
                     "sent": [rows(sent) for sent in message["sent"]],
                     **({"counted": rows(message["counted"])} if "counted" in message else {}),
                 }

@@ -1,18 +1,24 @@
 """A rank that is lost: the others find out which one, and say so in one sentence.
 
 A failed collective says only that some connection broke. What every rank can still reach is the
-store the process group began with, so there they ask each other who is left.
+store the process group began with, so there they ask each other who is left, and there a rank that
+leaves says why.
 """
 
 import json
 import os
+import re
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 from time import monotonic, sleep
+from typing import NamedTuple
 
+import torch
 from torch import distributed
 from torch.distributed import ProcessGroup
 from torch.distributed.distributed_c10d import PrefixStore, Store
@@ -32,6 +38,19 @@ class RankLost(RuntimeError):
         self.ranks = ranks
         self.speaks = speaks
         """Whether this is the rank, among those left, that should tell the user."""
+
+
+class Absent(NamedTuple):
+    """The ranks that are not where the others wait for them."""
+
+    left: Sequence[int] = ()
+    """They said so."""
+    gone: Sequence[int] = ()
+    """Their processes have ended."""
+    silent: Sequence[int] = ()
+    """They do not answer, and nobody knows why."""
+    late: Sequence[int] = ()
+    """They answer, from somewhere else."""
 
 
 class RollCall:
@@ -67,11 +86,16 @@ class RollCall:
         self._thread.start()
 
     @classmethod
-    def of(cls, group: ProcessGroup | None = None, patience: float = 5.0) -> "RollCall":
-        """The roll call of a process group of torch.distributed; all its ranks must take part."""
-        name = (group or distributed.group.WORLD).group_name  # type: ignore[union-attr]
+    def of(
+        cls, group: ProcessGroup | None = None, name: str = "", patience: float = 5.0
+    ) -> "RollCall":
+        """The roll call of a process group of torch.distributed; all its ranks must take part.
+
+        One after another need different names: the store remembers those who left before.
+        """
+        of = (group or distributed.group.WORLD).group_name  # type: ignore[union-attr]
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # the store outlives restarts
-        store = PrefixStore(f"partavg/roll/{name}/{attempt}", store_of(group))
+        store = PrefixStore(f"partavg/roll/{of}/{name}/{attempt}", store_of(group))
         rank, size = distributed.get_rank(group), distributed.get_world_size(group)
         return cls(store, rank, size, patience=patience)
 
@@ -79,19 +103,29 @@ class RollCall:
     def naming_lost(self, when: str) -> Iterator[None]:
         """Wait for a collective in here: if it fails, raise a RankLost that names who is missing.
 
-        `when` ends the sentence, for example "at step 17".
+        `when` ends the sentence, for example "at step 17". Other errors stay what they are.
         """
-        self._state = _WAITING
+        self._state, since = _WAITING, monotonic()
         try:
             yield
         except RuntimeError as error:
-            raise self._found(when, error) from error
+            if not broke_a_connection(error):
+                raise
+            # What they hold would keep connections open, on which others wait.
+            traceback.clear_frames(error.__traceback__)
+            raise self._found(when, error, since) from error
         self._state = _WORKING
 
-    def note(self, reason: str) -> None:
-        """Say why this rank is about to leave, for those who will miss it."""
+    def note(self, reason: str, when: str = "") -> None:
+        """Say why this rank is about to leave, and when, for those who will miss it."""
         with suppress(RuntimeError):  # the store is gone
-            self._store.set(f"note/{self._rank}", reason)
+            self._store.set(f"note/{self._rank}", json.dumps([when, reason]))
+
+    def reason_of(self, rank: int) -> str:
+        """Why a rank leaves, once it has said so."""
+        with suppress(RuntimeError):
+            self._store.wait([f"note/{rank}"], timedelta(seconds=self._patience))
+        return (self.noted(rank) or ("", "it stopped"))[1]
 
     def close(self) -> None:
         """Answer no more."""
@@ -108,46 +142,61 @@ class RollCall:
         """A rank as a person would look for it."""
         return f"rank {rank} ({self.facts[rank]['host']}, pid {self.facts[rank]['pid']})"
 
-    def _found(self, when: str, error: RuntimeError) -> RankLost:
+    def _found(self, when: str, error: RuntimeError, since: float) -> RankLost:
         """Ask who is left."""
         try:
             self._store.set("trouble", str(self._rank))
             self._answer()
-            lost, late = self._missing()
+            absent = self._absent()
         except RuntimeError:  # where no agent hosts the store it went with the rank that did
-            lost = [rank for rank in range(len(self.facts)) if self._gone(rank)] or [0]
-            late = []
-        missing = tuple(lost or late)
+            gone = [rank for rank in range(len(self.facts)) if self._gone(rank)]
+            absent = Absent(gone=gone or [0])
+        missing = tuple(absent.left or absent.gone or absent.silent or absent.late)
         names = " and ".join(map(self.name, missing))
-        if lost:
-            sentence = f"{names} {'was' if len(lost) == 1 else 'were'} lost {when}"
-            sentence += "".join(map(self._noted, missing))
-        elif late:
+        was = "was" if len(missing) == 1 else "were"
+        if absent.left:
+            sentence = " and ".join(self._farewell(rank, when) for rank in missing)
+        elif absent.gone:
+            sentence = f"{names} {was} lost {when}"
+        elif absent.silent:
+            known = all(map(self._is_here, missing))
+            fate = "running still" if known else "whether it died is not known here"
+            sentence = f"{names} {was} silent for {monotonic() - since:.0f} s {when}: {fate}"
+        elif absent.late:
             sentence = f"{names} did not answer in time {when}"
-            sentence += "".join(map(self._noted, missing))
         else:
             sentence = f"a connection between ranks broke {when}: {reason(error)}"
         here = min(set(range(len(self.facts))) - set(missing), default=self._rank)
         return RankLost(sentence, missing, speaks=self._rank == here)
 
-    def _missing(self) -> tuple[list[int], list[int]]:
-        """The ranks that are lost, and those that live but are not where the others wait."""
+    def _absent(self) -> "Absent":
+        """Who is not where the others wait; whoever said why it left needs no more asking."""
         until = monotonic() + self._patience
+        everybody = range(len(self.facts))
         while True:
-            states = {rank: self._answered(rank) for rank in range(len(self.facts))}
+            if left := [rank for rank in everybody if self.noted(rank)]:
+                return Absent(left=left)
+            states = {rank: self._answered(rank) for rank in everybody}
             silent = [rank for rank, state in states.items() if not state]
             gone = [rank for rank in silent if self._gone(rank)]
             if gone or set(states.values()) == {_WAITING} or monotonic() > until:
                 break
             sleep(0.1)
-        return gone or silent, [rank for rank, state in states.items() if state == _WORKING]
+        late = [rank for rank, state in states.items() if state == _WORKING]
+        return Absent(gone=gone, silent=silent, late=late)
 
-    def _noted(self, rank: int) -> str:
-        """The reason that a rank gave before it left, if it did."""
+    def noted(self, rank: int) -> tuple[str, str] | None:
+        """When and why a rank left, if it said so."""
         with suppress(RuntimeError):
             if self._store.check([key := f"note/{rank}"]):
-                return f": {self._store.get(key).decode()}"
-        return ""
+                when, why = json.loads(self._store.get(key))
+                return when, why
+        return None
+
+    def _farewell(self, rank: int, when: str) -> str:
+        """That a rank left, as it said itself."""
+        said, why = self.noted(rank) or ("", "")
+        return f"{self.name(rank)} left {said or when}" + (f": {why}" if why else "")
 
     def _answered(self, rank: int) -> str:
         key = f"answer/{rank}"
@@ -155,8 +204,11 @@ class RollCall:
 
     def _gone(self, rank: int) -> bool:
         """Whether a process of this machine has ended; of another machine nothing is known."""
-        member = self.facts[rank]
-        return member["host"] == self.facts[self._rank]["host"] and not _lives(int(member["pid"]))
+        return self._is_here(rank) and not _lives(int(self.facts[rank]["pid"]))
+
+    def _is_here(self, rank: int) -> bool:
+        """Whether a rank's process is one of this machine."""
+        return self.facts[rank]["host"] == self.facts[self._rank]["host"]
 
     def _answer_when_asked(self) -> None:
         main = threading.main_thread()
@@ -170,6 +222,22 @@ class RollCall:
     def _answer(self) -> None:
         """Say that this rank lives, and whether it waits."""
         self._store.set(f"answer/{self._rank}", self._state)
+
+
+_BROKEN = re.compile(r"gloo|connection|timed? ?out|socket|broken pipe|by peer", re.IGNORECASE)
+
+
+def broke_a_connection(error: RuntimeError) -> bool:
+    """Whether torch says so; gloo has no kind of error for it.
+
+    >>> broke_a_connection(RuntimeError("Connection closed by peer")), broke_a_connection(
+    ...     RuntimeError("The size of tensor a (768) must match the size of tensor b (512)")
+    ... )
+    (True, False)
+    """
+    if isinstance(error, distributed.DistError):
+        return not isinstance(error, torch.OutOfMemoryError)
+    return type(error) is RuntimeError and bool(_BROKEN.search(reason(error)))
 
 
 def _lives(pid: int) -> bool:

@@ -198,7 +198,7 @@ class _Sum:
         self._ranks = ranks
 
     def __call__(
-        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: int = 0
     ) -> Arriving:
         """Begin to sum."""
         if not message.numel():

@@ -28,11 +28,13 @@ from partavg.backends.evaluating import Judge
 from partavg.backends.planner import (
     Bank,
     Buffers,
+    Cut,
     Planner,
     Weights,
     bank_device,
     check_aggregate,
     check_drawn_weights,
+    check_fresh,
     check_needs,
     check_recut,
     client_weights,
@@ -54,7 +56,7 @@ from partavg.core.plan import check_delay
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
 from partavg.core.trial import check_abilities, shared_names
-from partavg.core.workers import Workers
+from partavg.core.workers import OLD_COUNT, Workers
 from partavg.data.batches import Batches
 from partavg.data.convert import as_samples
 from partavg.data.gather import Store, gather_from
@@ -91,11 +93,13 @@ class Simulation:
     names, like "head.*": parameters and buffers that belong to no part, are never averaged and stay
     with their client, see docs/personal.md. With `participation` only some of the workers train at
     a time, with `pace` not all of them take every step; what a client that is not active keeps is
-    in a `bank` on the "device" or the "cpu". `delay` lets averages arrive later, `adapt` changes
-    the schedule while training goes on. `aggregate` is what becomes of the workers' messages, by
-    default their weighted sum. `transform` makes of stored samples what the model sees, for example
-    `Images`. `precision` and `deterministic` are the fused engine's. The workers are dealt over
-    `processes`, which all make the same calls.
+    in a `bank` on the "device" or the "cpu". `partition` is a name like "channel" or "strided",
+    "fresh" for columns drawn anew every time, a `Partition`, or for each part a list of patterns of
+    names. `delay` lets averages arrive later, `mix` is Streaming DiLoCo's α, see docs/streaming.md,
+    `adapt` changes the schedule while training goes on. `aggregate` is what becomes of the workers'
+    messages, by default their weighted sum. `transform` makes of stored samples what the model
+    sees, for example `Images`. `precision` and `deterministic` are the fused engine's. The workers
+    are dealt over `processes`, which all make the same calls.
 
     >>> from partavg import iid
     >>> x = torch.arange(40.0).view(40, 1)
@@ -121,7 +125,7 @@ class Simulation:
         lr: float | Callable[[int], float],
         batch: int = 32,
         solver: Solver | None = None,
-        partition: str | Partition = "channel",
+        partition: Cut = "channel",
         weights: Weights = "uniform",
         buffers: Buffers = "part",
         local: Sequence[str] = (),
@@ -129,6 +133,7 @@ class Simulation:
         bank: Bank = "device",
         pace: Pace | None = None,
         delay: int = 0,
+        mix: float | None = None,
         adapt: Adapt | None = None,
         aggregate: Aggregate = weighted_sum,
         transform: Augment | None = None,
@@ -159,7 +164,9 @@ class Simulation:
         check_solver(self._solver)
         check_abilities(self._solver)
         put_away = participation is not None and participation.puts_away
-        check_needs(self._solver, put_away=put_away, uneven=pace is not None, delay=delay)
+        uneven = pace is not None
+        check_needs(self._solver, put_away=put_away, uneven=uneven, delay=delay, mix=mix)
+        check_fresh(partition, self._solver, schedule, delay, adapt)
         check_aggregate(aggregate, self._solver)
         self._lr = rate_of(lr)
         self._recompute = buffers == "recompute"
@@ -196,6 +203,8 @@ class Simulation:
                 "delay": delay,
                 "local": local,
                 "aggregate": aggregate,
+                **({"offsets": schedule.offsets} if schedule.offsets else {}),
+                **({} if mix is None else {"mix": mix}),
             },
             participation=participation,
             pace=pace,
@@ -215,6 +224,7 @@ class Simulation:
             self._processes.swap(len(split), self.active),
             aggregate,
             self._model.counters,
+            mix,
         )
         self._current = CurrentPlan(schedule, adapt, planner)
 
@@ -235,7 +245,8 @@ class Simulation:
             params, statistics, self._model.params, self._solver, self.schedule.parts
         )
         shared = shared_names(self._solver)
-        self._states = ProcessStates(self._processes, self.active, len(split), shared)
+        common = shared | {OLD_COUNT}
+        self._states = ProcessStates(self._processes, self.active, len(split), common)
         own = self._current.plan.local
         moves = participation is not None and participation.moves
         if own.params and moves and not put_away:

@@ -132,6 +132,8 @@ class Findings:
                 averaging.shuffle and averaging.parts != 1
             ),
             "averages that arrive late": averaging.delay > 0,
+            "averages that are taken over in part": bool(averaging.mix),
+            "columns that are drawn at random": averaging.partition == "fresh",
             "workers of unequal pace": config.pace.name != "even",
             "an interval that changes": config.adapt.name != "fixed",
         }

@@ -29,6 +29,9 @@ class Abilities:
     per_client: tuple[str, ...] = ()
     """Entries of its memory that belong to the client, not to the model, and stay with it when
     others take its place (see Participation)."""
+    centers: tuple[tuple[str, str | None], ...] = ()
+    """Entries per worker whose weighted mean over all workers is always another entry, which they
+    share; or 0, where it is None."""
     constant: tuple[str, ...] = ()
     """Entries of its memory, shared by all workers, that never change."""
     corrects_gradients: bool = False

@@ -48,12 +48,19 @@ class Adapt(Protocol):
 def recut(given: Schedule, interval: int, start: int) -> Schedule:
     """The given schedule with another interval: periodic and partial averaging stay what they are.
 
+    Offsets keep their place in the interval, and synchronous averaging is of one part.
+
     >>> recut(Schedule.partial(8), 3, 40)
-    Schedule(interval=3, parts=3, shuffle=None, start=40, multiples=())
+    Schedule(interval=3, parts=3, shuffle=None, start=40, multiples=(), offsets=())
+    >>> recut(Schedule(8, offsets=(2, 6, 6)), 4, 40).offsets
+    (1, 3, 3)
     """
+    if given.offsets and interval > 1:
+        moved = tuple(offset * interval // given.interval for offset in given.offsets)
+        return replace(given, interval=interval, start=start, multiples=(), offsets=moved)
     most = interval if given.parts == given.interval else min(given.parts, interval)
     parts = next(parts for parts in range(most, 0, -1) if interval % parts == 0)
-    return replace(given, interval=interval, parts=parts, start=start, multiples=())
+    return replace(given, interval=interval, parts=parts, start=start, multiples=(), offsets=())
 
 
 @dataclass(frozen=True, slots=True)

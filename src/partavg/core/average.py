@@ -16,6 +16,10 @@ Arriving = Callable[[], Tensor]
 """A sum over all workers [l] that may be on its way: call it to wait for it."""
 
 
+class LeftOut(Exception):
+    """An average that did not come about: workers go on with what they have."""
+
+
 Combine = Callable[[Tensor, Tensor], Tensor]
 """(messages [m, l] and weights [m] of all workers) -> one message [l]."""
 
@@ -30,12 +34,12 @@ class Reduce(Protocol):
         ...
 
     def __call__(
-        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: int = 0
     ) -> Arriving:
         """Begin to sum a message [l] over all processes; it is used up.
 
-        Messages of one key are about the same at different times. Where a sum must be `exact`
-        nothing may be rounded.
+        Messages of one key are about the same at different times. Their last `exact` numbers,
+        before the room, may not be rounded.
         """
         ...
 
@@ -64,7 +68,7 @@ class Alone:
     room = 0
 
     def __call__(
-        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: bool = False
+        self, message: Float[Tensor, "_"], key: int | None = None, *, exact: int = 0
     ) -> Arriving:
         """The sum is complete."""
         return lambda: message
@@ -118,7 +122,8 @@ def collect(
 
     `params` are the columns of the spans. Where the message is the parameters themselves, only
     their weighted sum, one row, is new. To `combine` messages in another way they are collected.
-    Sums have the type of the weights; they are rounded when they are delivered.
+    Sums have the type of the weights; they are rounded when they are delivered. Where they are to
+    be `exact` no number is rounded on its way; buffers and what workers tell never are.
     """
     encoded, said = params, abilities(solver)
     if not said.plain:
@@ -135,7 +140,8 @@ def collect(
     message = weights.new_empty(end + reduce.room)
     _weigh_(message[:middle], encoded, weights)
     _weigh_(message[middle:end], buffers, weights)
-    return reduce(message, key, exact=exact), own + others
+    told = own[-1] if said.tells else 0
+    return reduce(message, key, exact=end if exact else end - middle + told), own + others
 
 
 def _combined(

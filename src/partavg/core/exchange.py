@@ -1,8 +1,11 @@
 """Exchange between workers: averaging parts, now or on their way, and handing models over."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import accumulate
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -12,8 +15,8 @@ from partavg.core.abilities import abilities
 from partavg.core.aggregate import About, one_message, weighted_sum
 from partavg.core.average import (
     Arriving,
+    LeftOut,
     Reduce,
-    Views,
     accumulating,
     alone,
     collect,
@@ -27,7 +30,8 @@ from partavg.core.participation import Participation
 from partavg.core.partition import Span
 from partavg.core.plan import Plan
 from partavg.core.seeds import fold
-from partavg.core.solver import Solver, Sync
+from partavg.core.share import Share, share_of
+from partavg.core.solver import Solver, State, Sync
 from partavg.core.trial import message_length, sends_parameters
 from partavg.core.workers import Workers, arrived
 
@@ -47,30 +51,44 @@ def average_(
 
     Where the average is to be `exact`, messages are not rounded.
     """
-    spans = plan.partition.parts[part]
     buffer_spans = plan.buffer_parts[part] if buffers is None else buffers
     sync = workers.sync(part, plan.active_fraction)
-    arriving, lengths = send(
+    arriving, lengths, share = _send(
         workers, part, plan, solver, reduce, sync=sync, buffers=buffer_spans, exact=exact
     )
-    columns = workers.columns(spans, buffer_spans)
     workers.bytes += sum(lengths) * workers.params.element_size()
     if "apart" in workers.notes:
         workers.notes["apart"][part] = _discrepancy(workers, part, plan, reduce)
-    workers.steps[:, part] = 0
-    workers.lr_sum[:, part] = 0
+    if plan.fresh is None:
+        workers.steps[:, part] = 0
+        workers.lr_sum[:, part] = 0
+    if abilities(solver).outer_step:
+        workers.count_outer_step_(part)
     if delay:
         workers.pending[part] = {
             "arrives": workers.step + delay,
+            "sent_at": workers.step,
             "sync": tuple(sync),
             "total": arriving,
             "lengths": lengths,
-            "sent": [rows.clone() for rows in columns[0]],
+            "sent": [rows.clone() for rows in share.params],
             "counted": workers.buffers[:, _counters(workers, plan, part)],
         }
-    else:
-        deliver_(*columns, arriving(), lengths, workers.memory, spans, solver=solver, sync=sync)
-        _note_common_(workers, spans, columns[0])
+        return
+    mix = plan.mix or 0.0
+    own = [rows.clone() for rows in share.params] if mix else []
+    try:
+        total = arriving()
+    except LeftOut:
+        _count_on_(workers, part, plan, solver, sync)
+        return
+    _, statistics = workers.columns((), buffer_spans)
+    with _recalled(workers, share, solver) as (memory, places):
+        deliver_(share.params, statistics, total, lengths, memory, places, solver=solver, sync=sync)
+    share.note_common_()
+    for rows, before in zip(share.params, own, strict=bool(own)):
+        rows.lerp_(before, mix)
+    share.put_back_(workers)
 
 
 def send(
@@ -85,17 +103,37 @@ def send(
     exact: bool = False,
 ) -> tuple[Arriving, list[int]]:
     """Send what workers have to say of a part; what comes back, and the lengths of its pieces."""
-    spans = plan.partition.parts[part]
+    arriving, lengths, _ = _send(
+        workers, part, plan, solver, reduce, sync=sync, buffers=buffers, exact=exact
+    )
+    return arriving, lengths
+
+
+def _send(
+    workers: Workers,
+    part: int,
+    plan: Plan,
+    solver: Solver,
+    reduce: Reduce,
+    *,
+    sync: Sync,
+    buffers: Sequence[Span],
+    exact: bool,
+) -> tuple[Arriving, list[int], Share]:
+    """The same, and the columns that it is about."""
+    share = share_of(workers, plan, part, workers.step)
     combine = None
     if plan.aggregate is not weighted_sum:
-        if workers.common is None:
+        if share.common is None:
             raise ValueError("an aggregate must know the start: call workers.remember_start_()")
-        told = about(workers.common, part, workers.step, plan, solver)
+        told = about(share.common, part, workers.step, plan, solver, share.spans)
         combine = partial(one_message, plan.aggregate, about=told)
-    return collect(
-        *workers.columns(spans, buffers),
-        workers.memory,
-        spans,
+    memory, places = _memory_to_send(workers, share, solver)
+    arriving, lengths = collect(
+        share.params,
+        workers.columns((), buffers)[1],
+        memory,
+        places,
         solver=solver,
         sync=sync,
         weights=plan.weights_at(workers.step),
@@ -104,11 +142,49 @@ def send(
         exact=exact,
         combine=combine,
     )
+    return arriving, lengths, share
 
 
-def about(common: Float[Tensor, "d"], part: int, step: int, plan: Plan, solver: Solver) -> About:
-    """What an Aggregate is told beside the messages about a part."""
-    spans = plan.partition.parts[part]
+def _count_on_(workers: Workers, part: int, plan: Plan, solver: Solver, sync: Sync) -> None:
+    """Nothing arrived: the steps of a part are still those since its last averaging."""
+    if plan.fresh is None:
+        workers.steps[:, part : part + 1] += sync.steps
+        workers.lr_sum[:, part : part + 1] += sync.lr_sum
+    if abilities(solver).outer_step:
+        workers.set_outer_steps_(part, sync.outer_steps - 1)
+
+
+Recalled = tuple[State, Sequence[Span]]
+"""What is remembered of some columns, and where these lie in it."""
+
+
+def _memory_to_send(workers: Workers, share: Share, solver: Solver) -> Recalled:
+    if abilities(solver).plain or share.drawn:
+        return share.memory, share.spans
+    return workers.recall(share.spans, to_send=True)
+
+
+@contextmanager
+def _recalled(workers: Workers, share: Share, solver: Solver) -> Iterator[Recalled]:
+    """What is remembered of a share's columns, to change it."""
+    if abilities(solver).plain or share.drawn:
+        yield share.memory, share.spans
+        return
+    memory, places = workers.recall(share.spans)
+    yield memory, places
+    workers.remember_(share.spans, memory)
+
+
+def about(
+    common: Float[Tensor, "_"],
+    part: int,
+    step: int,
+    plan: Plan,
+    solver: Solver,
+    spans: Sequence[Span] | None = None,
+) -> About:
+    """What an Aggregate is told beside the messages about a part, or some spans in its place."""
+    spans = plan.partition.parts[part] if spans is None else spans
     last = torch.cat([common[start:stop] for start, stop in spans]).to(accumulating(common.dtype))
     seed = fold(plan.seed, "aggregate", step, part)
     return About(part, step, seed, last, _places(spans, solver))
@@ -124,13 +200,6 @@ def _places(spans: Sequence[Span], solver: Solver) -> tuple[slice, ...]:
     return tuple(slice(at, at + width) for at, width in zip(starts, widths, strict=False))
 
 
-def _note_common_(workers: Workers, spans: Sequence[Span], params: Views) -> None:
-    """Keep what all workers have in common now, where somebody wants to know."""
-    if workers.common is not None:
-        for (start, stop), rows in zip(spans, params, strict=True):
-            workers.common[start:stop] = rows[0]
-
-
 def arrive_(
     workers: Workers,
     plan: Plan,
@@ -141,37 +210,57 @@ def arrive_(
 ) -> None:
     """Apply the averages that arrive with this step: x ← u + (x now − x when it was sent).
 
+    With a `mix` α it is x ← (1 − α) u + α (x now), u being what the solver makes of the average.
+
     Buffers are what was averaged, without what happened since: the difference of two variances is
     none, and with it one could turn negative. Only whole numbers count on. The buffers of
     parts that are `averaged_again` at once do not become what is older.
     """
     for part, message in list(workers.pending.items()):
         if at_once or message["arrives"] <= workers.step:
-            spans, counters = plan.partition.parts[part], _counters(workers, plan, part)
-            params, buffers = workers.columns(spans, plan.buffer_parts[part])
-            if part in averaged_again:
-                counters, buffers = counters[:0], [rows.clone() for rows in buffers]
-            sent = message["sent"][: len(spans)]
-            since = workers.buffers[:, counters]
-            if len(counters):
-                since = since - message.get("counted", since)  # 0.1 did not know of it
-            for rows, before in zip(params, sent, strict=True):
-                rows.sub_(before)
-            deliver_(
-                sent,
-                buffers,
-                arrived(message),
-                message["lengths"],
-                workers.memory,
-                spans,
-                solver=solver,
-                sync=Sync(*message["sync"]),
-            )
-            _note_common_(workers, spans, sent)
-            for rows, after in zip(params, sent, strict=True):
-                rows.add_(after)
-            workers.buffers[:, counters] += since
+            _arrive_(workers, plan, solver, part, message, again=part in averaged_again)
             del workers.pending[part]
+
+
+def _arrive_(
+    workers: Workers,
+    plan: Plan,
+    solver: Solver,
+    part: int,
+    message: dict[str, Any],
+    *,
+    again: bool,
+) -> None:
+    """Apply an average that arrives."""
+    sync = Sync(*message["sync"])
+    try:
+        total = arrived(message)
+    except LeftOut:
+        _count_on_(workers, part, plan, solver, sync)
+        return
+    counters = _counters(workers, plan, part)
+    share = share_of(workers, plan, part, message.get("sent_at", 0))
+    _, buffers = workers.columns((), plan.buffer_parts[part])
+    if again:
+        counters, buffers = counters[:0], [rows.clone() for rows in buffers]
+    sent = message["sent"][: len(share.spans)]
+    since = workers.buffers[:, counters]
+    if len(counters):
+        since = since - message.get("counted", since)  # 0.1 did not know of it
+    if plan.mix is None:
+        for rows, before in zip(share.params, sent, strict=True):
+            rows.sub_(before)
+    lengths = message["lengths"]
+    with _recalled(workers, share, solver) as (memory, places):
+        deliver_(sent, buffers, total, lengths, memory, places, solver=solver, sync=sync)
+    share._replace(params=sent).note_common_()
+    for rows, after in zip(share.params, sent, strict=True):
+        if plan.mix is None:
+            rows.add_(after)
+        else:
+            rows.copy_(after.lerp_(rows, plan.mix))
+    share.put_back_(workers)
+    workers.buffers[:, counters] += since
 
 
 def _counters(workers: Workers, plan: Plan, part: int) -> Int[Tensor, "c"]:
@@ -189,19 +278,28 @@ def _within(
 
 
 def settle_(
-    workers: Workers, plan: Plan, solver: Solver, reduce: Reduce = alone, *, plainly: bool = False
+    workers: Workers,
+    plan: Plan,
+    solver: Solver,
+    reduce: Reduce = alone,
+    *,
+    plainly: bool = False,
+    alike: Collection[int] | None = None,
 ) -> None:
     """Average all that was not averaged after the last step: then all workers are the same.
 
     If `plainly` without the solver's outer step, and without what keeps workers apart: then the
-    parts averaged after the last step must be again.
+    parts averaged after the last step must be again. Where others than the solver may have changed
+    workers, only the parts that are `alike` need not be.
     """
-    apart = plainly and abilities(solver).keeps_apart
-    due = [] if apart else _just_averaged(workers, reduce)
+    apart = plainly and keeps_apart(plan, solver)
+    due = alike if alike is not None else _just_averaged(workers, reduce)
+    due = [] if apart else due
     rest = [part for part in range(len(plan.partition.parts)) if part not in due]
     arrive_(workers, plan, solver, at_once=True, averaged_again=rest)
     if plainly:
         solver = only_averaging(solver)
+    plan = replace(plan, mix=None, fresh=None)
     known = {span for part in due for span in plan.buffer_parts[part]}
     before = workers.bytes
     for part in rest:
@@ -209,6 +307,11 @@ def settle_(
         known.update(fresh)
         average_(workers, part, plan, solver, reduce, buffers=fresh, exact=True)
     workers.messages += workers.bytes > before
+
+
+def keeps_apart(plan: Plan, solver: Solver) -> bool:
+    """Whether workers differ in a part that was just averaged."""
+    return bool(plan.mix) or abilities(solver).keeps_apart
 
 
 def common_model(
@@ -235,7 +338,7 @@ def common_model(
         common=None if workers.common is None else workers.common.clone(),
     )
     copy.steps[:, list(workers.pending)] += 1  # their averages are on the way: workers differ
-    settle_(copy, plan, Mean(), reduce)
+    settle_(copy, plan, Mean(), reduce, plainly=True)
     for start, stop in {span for part in plan.buffer_parts for span in part}:
         buffers[start:stop] = copy.buffers[0, start:stop]
     for (start, stop), mean in zip(plan.partition.local, local, strict=True):
@@ -251,7 +354,7 @@ def redistribute_(
     What was averaged after the last step is known to all already and costs nothing again.
     """
     if who.redistribution == "average":
-        settle_(workers, plan, solver, reduce, plainly=abilities(solver).keeps_apart)
+        settle_(workers, plan, solver, reduce, plainly=keeps_apart(plan, solver))
     arrive_(workers, plan, solver, at_once=True)
     if who.redistribution == "permute":
         # The models stay in their rows: it is the data that each row reads that changes.
@@ -269,7 +372,10 @@ def redistribute_(
 
 def _just_averaged(workers: Workers, reduce: Reduce) -> list[int]:
     """The parts that no worker, here or elsewhere, has changed since their last averaging."""
-    steps = reduced(reduce, workers.steps.sum(0))
+    try:
+        steps = reduced(reduce, workers.steps.sum(0))
+    except LeftOut:
+        return []  # nobody knows
     return [part for part, sum_ in enumerate(steps.tolist()) if not sum_]
 
 

@@ -13,6 +13,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from partavg.core.arguments import check_kind, check_whole
+from partavg.core.fragments import Patterns, blocks_of, named
 from partavg.core.layout import Layout
 from partavg.registry import Names
 from partavg.sentences import shown
@@ -162,13 +163,62 @@ def blocks(layout: Layout, parts: int, seed: int = 0) -> Partition:
     return Partition(layout.size, tuple(merged(dealt[part::parts]) for part in range(parts)))
 
 
+def strided(layout: Layout, parts: int, seed: int = 0) -> Partition:
+    """Whole blocks, like `layers.0`, dealt in turn: part p gets the blocks p, p + P, p + 2P and on.
+
+    What is in no block goes with the tensor before it, or with the first block.
+
+    >>> names = ("embed", "layers.0.w", "layers.1.w", "layers.2.w", "head")
+    >>> strided(Layout(names, ((5,), (1,), (2,), (3,), (7,))), 2).sizes
+    (16, 2)
+    """
+    blocks = _blocks_of(layout, parts, seed)
+    return _of_tensors(layout, [block % parts for block in blocks], parts)
+
+
+def sequential(layout: Layout, parts: int, seed: int = 0) -> Partition:
+    """Whole blocks, like `layers.0`, in order: each part gets some that follow each other.
+
+    >>> names = ("embed", "layers.0.w", "layers.1.w", "layers.2.w", "head")
+    >>> sequential(Layout(names, ((5,), (1,), (2,), (3,), (7,))), 2).sizes
+    (8, 10)
+    """
+    blocks = _blocks_of(layout, parts, seed)
+    count = max(blocks) + 1
+    return _of_tensors(layout, [block * parts // count for block in blocks], parts)
+
+
+def by_name(layout: Layout, patterns: Patterns) -> Partition:
+    """A part for each list of patterns, which name its tensors or modules.
+
+    What no pattern names goes with the tensor before it, or with the first that is named.
+
+    >>> layout = Layout(("embed", "layers.0.w", "layers.1.w"), ((5,), (1,), (2,)))
+    >>> by_name(layout, [["layers.1"], ["layers.0"]]).sizes
+    (2, 6)
+    """
+    check_kind("layout", layout, Layout, "a partavg.Layout")
+    return _of_tensors(layout, named(layout.names, patterns), len(patterns))
+
+
+def fresh(layout: Layout, parts: int, seed: int = 0) -> Partition:
+    """Equal ranges, which only the consensus uses: each averaging draws columns of its own.
+
+    See `partavg.core.fresh.Fresh`: that is SPARTA.
+    """
+    return contiguous(layout, parts, seed)
+
+
 PARTITIONS: Names[Callable[[Layout, int, int], Partition]] = Names(
     "partition",
     {
         "blocks": blocks,
         "channel": by_channel,
         "contiguous": contiguous,
+        "fresh": fresh,
         "layer": by_layer,
+        "sequential": sequential,
+        "strided": strided,
         "whole": whole,
     },
 )
@@ -201,6 +251,23 @@ def partition_buffers(partition: Partition, params: Layout, buffers: Layout) -> 
 def module_of(name: str) -> str:
     """The module a tensor belongs to: `block.1.conv` for `block.1.conv.weight`."""
     return name.rpartition(".")[0]
+
+
+def _blocks_of(layout: Layout, parts: int, seed: int) -> list[int]:
+    """The repeated block that each tensor is in."""
+    _check_layout(layout, seed)
+    blocks = blocks_of(layout.names)
+    count = max(blocks, default=-1) + 1
+    _check_count(parts, count, f"the model has {count} repeated blocks")
+    return blocks
+
+
+def _of_tensors(layout: Layout, owners: Sequence[int], parts: int) -> Partition:
+    """Whole tensors, each in the part that owns it."""
+    spans: list[list[Span]] = [[] for _ in range(parts)]
+    for owner, start, size in zip(owners, layout.starts, layout.sizes, strict=True):
+        spans[owner].append(Span(start, start + size))
+    return Partition(layout.size, tuple(merged(part) for part in spans))
 
 
 def _leader(params: Layout, module: str, channels: int) -> range | None:

@@ -8,6 +8,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from partavg.core.aggregate import Aggregate, weighted_sum
+from partavg.core.arguments import check_number
+from partavg.core.fresh import Fresh
 from partavg.core.local_columns import LocalColumns
 from partavg.core.pace import Pace
 from partavg.core.participation import Participation, Swap, swap_
@@ -43,6 +45,11 @@ class Plan:
     """Columns of the buffers that hold whole numbers, which count on while averages are late."""
     local_buffers: tuple[Span, ...] = ()
     """The columns of the buffers that belong to no part, see `Partition`."""
+    mix: float | None = None
+    """α of Streaming DiLoCo: a worker takes (1 − α) of what all have in common, and α of its own as
+    it is when the average arrives. None keeps all that it did since the part was sent."""
+    fresh: Fresh | None = None
+    """Draws the columns of every averaging, in place of the part's; the consensus is by parts."""
 
     def weights_at(self, step: int) -> Float[Tensor, "m"]:
         """p_i of the workers that train here at a step."""
@@ -82,6 +89,7 @@ class Plan:
                 f"{counts[2]}: they must be the same"
             )
         check_delay(self.delay, self.schedule)
+        check_mix(self.mix)
 
 
 @lru_cache(maxsize=8)
@@ -102,4 +110,16 @@ def check_delay(delay: int, schedule: Schedule, buffers: str = "part") -> None:
         raise ValueError(
             f"delay {delay} lets statistics that are averaged with every part overtake each other: "
             f"use buffers = part"
+        )
+
+
+def check_mix(mix: float | None) -> None:
+    """Raise a ValueError for a share that is none."""
+    if mix is None:
+        return
+    check_number("mix", mix)
+    if not 0 <= mix < 1:
+        raise ValueError(
+            f"mix {mix} is outside [0, 1): 0 takes over what all have in common, larger numbers "
+            f"keep more of each worker's own"
         )

@@ -37,6 +37,8 @@ class Sync(NamedTuple):
     told: Float[Tensor, "s"] | None = None
     """When a message is decoded: the weighted sums of what workers told beside it, see
     `Abilities.tells`."""
+    outer_steps: int = 1
+    """Outer steps of the part, this one among them, see `Abilities.outer_step`."""
 
     @property
     def share(self) -> float:

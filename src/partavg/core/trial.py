@@ -10,6 +10,7 @@ from torch import Tensor
 from partavg.core.abilities import abilities, below, name_of
 from partavg.core.layout import Layout
 from partavg.core.solver import Solver, State, Step, Sync
+from partavg.sentences import shown
 
 
 def solver_of(given: object) -> Solver:
@@ -18,8 +19,8 @@ def solver_of(given: object) -> Solver:
         raise ValueError(f"solver {given.__name__} is a class: make one, {given.__name__}()")
     if not isinstance(given, Solver):
         raise ValueError(
-            f"solver {given!r} has not the functions init, step_, encode and decode_: give one "
-            f"that has, for example partavg.SGD()"
+            f"solver {shown(given)} has not the functions init, step_, encode and decode_: give "
+            f"one that has, for example partavg.SGD()"
         )
     return given
 

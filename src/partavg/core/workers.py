@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from partavg.core.abilities import StepWeight
-from partavg.core.average import Slices, Views
+from partavg.core.average import LeftOut, Slices, Views
 from partavg.core.layout import Layout
 from partavg.core.local_columns import NOTHING_LOCAL, LocalColumns, joined, put_back_
 from partavg.core.participation import Swap
@@ -46,6 +46,8 @@ class Workers:
     local_taken: Float[Tensor, "m 1"] | None = None
     """Local steps of each worker's local columns since the start, where these go another way than
     its model: to their client."""
+    outer_steps: list[int] = field(default_factory=list)
+    """Outer steps of each part since the start, see `Sync`; empty where none was taken."""
 
     @classmethod
     def start(
@@ -69,11 +71,32 @@ class Workers:
         """Some columns of parameters and of buffers."""
         return Slices(self.params, spans), Slices(self.buffers, buffer_spans)
 
+    def recall(
+        self, spans: Sequence[Span], *, to_send: bool = False
+    ) -> tuple[State, Sequence[Span]]:
+        """The solver's memory of some columns, and where these lie in it."""
+        return self.memory, spans
+
+    def remember_(self, spans: Sequence[Span], recalled: State) -> None:
+        """Keep what became of the memory of some columns, where it was a copy."""
+
     def sync(self, part: int, active_fraction: float = 1.0) -> Sync:
         """What the workers did with a part since it was last averaged."""
         clock = slice(part, part + 1)
         counts = self.steps[:, clock].clone(), self.lr_sum[:, clock].clone(), self.taken.clone()
-        return Sync(*counts, active_fraction)
+        return Sync(*counts, active_fraction, outer_steps=self._outer_steps()[part] + 1)
+
+    def count_outer_step_(self, part: int) -> None:
+        """A part is averaged with an outer step."""
+        self.set_outer_steps_(part, self._outer_steps()[part] + 1)
+
+    def set_outer_steps_(self, part: int, steps: int) -> None:
+        """Say how many outer steps a part has seen."""
+        self.outer_steps = self._outer_steps()
+        self.outer_steps[part] = steps
+
+    def _outer_steps(self) -> list[int]:
+        return self.outer_steps or [0] * self.steps.shape[1]
 
     def count_(
         self, lr: float, moves: Float[Tensor, "m 1"] | int = 1, weigh: StepWeight | None = None
@@ -86,6 +109,8 @@ class Workers:
         """Begin to count for other parts, all of them just averaged."""
         self.steps = self.steps.new_zeros(len(self.params), parts)
         self.lr_sum = torch.zeros_like(self.steps)
+        if self.outer_steps:
+            self.outer_steps = [max(self.outer_steps)] * parts
 
     def keep(
         self,
@@ -124,12 +149,12 @@ class Workers:
     def state(self) -> dict[str, Any]:
         """All of it, to save; what is on its way is waited for."""
         for message in self.pending.values():
-            message["total"] = arrived(message)
+            message["total"] = _arrived_or_not(message)
         return {name: getattr(self, name) for name in Workers.__slots__}
 
     def load_(self, saved: dict[str, Any]) -> None:
         """Take back what `state` gave, on any device; memory that fits is used again."""
-        unknown_to_old = {"common": None, "local_taken": None}
+        unknown_to_old: dict[str, Any] = {"common": None, "local_taken": None, "outer_steps": []}
         for name, value in {**unknown_to_old, **saved}.items():
             setattr(self, name, self._loaded(getattr(self, name), value))
 
@@ -160,8 +185,35 @@ class Workers:
                 yield f"memory.{name}", tensor
 
 
+def _arrived_or_not(message: dict[str, Any]) -> Tensor | None:
+    """The total of a pending message; None for one that was left out."""
+    try:
+        return arrived(message)
+    except LeftOut:
+        return None
+
+
+OLD_COUNT = "outer.count"
+"""What 0.2 called a solver's memory of how many outer steps each column had seen."""
+
+
+def upgrade_(workers: Workers, parts: Sequence[Sequence[Span]]) -> None:
+    """Count the outer steps of each part, where a state of 0.2 was loaded."""
+    counted = workers.memory.pop(OLD_COUNT, None)
+    if counted is not None:
+        firsts = [spans[0].start if spans else None for spans in parts]
+        known = [0 if first is None else int(counted[0, first]) for first in firsts]
+        for part, message in workers.pending.items():  # counted when they arrived
+            known[part] += 1
+            sync = Sync(*message["sync"])._replace(outer_steps=known[part])
+            message["sync"] = tuple(sync)
+        workers.outer_steps = known
+
+
 def arrived(message: dict[str, Any]) -> Tensor:
     """The total of a pending message: there already, or waited for."""
     total = message["total"]
+    if total is None:
+        raise LeftOut
     ready: Tensor = total() if callable(total) else total
     return ready

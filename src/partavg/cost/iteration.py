@@ -1,6 +1,7 @@
 """What an averaging plan costs in an iteration."""
 
 import warnings
+from collections import Counter
 from dataclasses import dataclass
 from math import inf
 
@@ -74,7 +75,8 @@ class Cost:
         elif parts == 1:
             name = "periodic"
         else:
-            name = "partial" if parts == interval else f"{parts} parts"
+            even = parts == len(set(self.schedule.offsets) or range(parts))
+            name = "partial" if parts == interval and even else f"{parts} parts"
         return f"{name}, overlapped" if self.delay else name
 
 
@@ -83,7 +85,9 @@ def cost(workload: Workload, network: Network, schedule: Schedule, delay: int = 
 
     In τ steps each of P parts is exchanged once, which takes T(L/P). With a delay D, training goes
     on for D steps meanwhile, but not beyond the next exchange, τ/P steps later, which has to wait
-    for this one: an iteration takes t + (P/τ) max(0, T(L/P) − min(D, τ/P) t).
+    for this one: an iteration takes t + (P/τ) max(0, T(L/P) − min(D, τ/P) t). Where offsets say
+    when each part is due, those of one step go one after another, and it is as far as it is to the
+    next step with any.
 
     >>> wan = Network(workers=4, bandwidth=12.5e6)
     >>> partial = cost(Workload(10**7, step=0.7), wan, Schedule.partial(8), delay=1)
@@ -91,6 +95,8 @@ def cost(workload: Workload, network: Network, schedule: Schedule, delay: int = 
     (0.636, 0.0, 0.7)
     """
     check_delay(delay, schedule)
+    if schedule.offsets:
+        return _staggered(workload, network, schedule, delay)
     part = workload.size / schedule.parts
     apart = schedule.interval // schedule.parts
     duration = network.seconds(part)
@@ -102,5 +108,26 @@ def cost(workload: Workload, network: Network, schedule: Schedule, delay: int = 
         messages=1 / apart,
         exchanging=duration / apart,
         waiting=max(0.0, duration - covered) / apart,
+        step=workload.step,
+    )
+
+
+def _staggered(workload: Workload, network: Network, schedule: Schedule, delay: int) -> Cost:
+    """What a plan costs whose parts are due at offsets."""
+    interval, part = schedule.interval, workload.size / schedule.parts
+    duration = network.seconds(part)
+    together = sorted(Counter(schedule.offsets).items())
+    following = [step for step, _ in together[1:]] + [together[0][0] + interval]
+    waits = [
+        max(0.0, parts * duration - min(delay, following[n] - step) * workload.step)
+        for n, (step, parts) in enumerate(together)
+    ]
+    return Cost(
+        schedule,
+        delay,
+        traffic=network.traffic(part) * schedule.parts / interval,
+        messages=schedule.parts / interval,
+        exchanging=duration * schedule.parts / interval,
+        waiting=sum(waits) / interval,
         step=workload.step,
     )

@@ -13,7 +13,7 @@ from partavg.core.loop import Batch, Engine, train
 from partavg.core.partition import Partition
 from partavg.core.plan import Plan
 from partavg.core.schedule import Schedule
-from partavg.core.workers import Workers
+from partavg.core.workers import Workers, upgrade_
 from partavg.flower import messages
 from partavg.flower.memory import Memory
 from partavg.flower.messages import Hello, Order, Reply
@@ -55,6 +55,7 @@ class Client:
             workers = self.agreement.start()
             if saved:
                 workers.load_(saved["workers"])
+                upgrade_(workers, self.agreement.plan.partition.parts)
             if not saved or saved["turn"] != order.turn:
                 if not self._follows(order, saved):
                     return messages.write(messages.REPLY, replace(reply, lost=True))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from partavg.core.abilities import described
+from partavg.core.abilities import abilities, described
 from partavg.core.average import accumulating, alone, collect, deliver_
 from partavg.core.partition import Span, merged
 from partavg.core.plan import Plan
@@ -91,10 +91,17 @@ class Agreement:
 
     def snapshot_length(self, part: int | None = None) -> int:
         """How many numbers a snapshot has: of a part, or of all."""
+        counts = len(self.counted(part))
         if part is None:
-            return self.model_length + len(self.shared) * _width(self.param_spans)
+            return self.model_length + len(self.shared) * _width(self.param_spans) + counts
         columns = self.plan.partition.sizes[part]
-        return columns * (1 + len(self.shared)) + _width(self.plan.buffer_parts[part])
+        return columns * (1 + len(self.shared)) + _width(self.plan.buffer_parts[part]) + counts
+
+    def counted(self, part: int | None) -> list[int]:
+        """The parts whose outer steps are told in a snapshot: of a part, or of all."""
+        if not abilities(self.solver).outer_step:
+            return []
+        return list(range(self.plan.schedule.parts)) if part is None else [part]
 
     @property
     def model_length(self) -> int:
@@ -160,16 +167,24 @@ def decode_(
         sync = workers.sync(section.part, active_fraction)
         deliver_(*columns, own, lengths, workers.memory, spans, solver=agreement.solver, sync=sync)
         _reset_clock_(workers, section.part)
+        if agreement.counted(section.part):
+            workers.count_outer_step_(section.part)
 
 
 def snapshot(workers: Workers, agreement: Agreement, part: int | None = None) -> Tensor:
     """What all workers have in common, or had when it was last averaged: of a part, or of all."""
-    return _joined(_common(workers, agreement, part), agreement.model.dtype)
+    counts = [float(workers.sync(each).outer_steps - 1) for each in agreement.counted(part)]
+    common = _joined(_common(workers, agreement, part), agreement.model.dtype)
+    return torch.cat([common, common.new_tensor(counts)])
 
 
 def restore_(workers: Workers, agreement: Agreement, flat: Tensor, part: int | None = None) -> None:
     """Take over what `snapshot` gave; what belongs to the worker alone stays."""
-    _fill_(_common(workers, agreement, part), flat)
+    counted = agreement.counted(part)
+    end = len(flat) - len(counted)
+    _fill_(_common(workers, agreement, part), flat[:end])
+    for each, steps in zip(counted, flat[end:].tolist(), strict=True):
+        workers.set_outer_steps_(each, int(steps))
     for averaged in range(workers.steps.shape[1]) if part is None else (part,):
         _reset_clock_(workers, averaged)
 

@@ -7,6 +7,7 @@ import torch
 
 from partavg.core.abilities import abilities
 from partavg.core.average import accumulating
+from partavg.core.workers import upgrade_
 from partavg.flower.aggregation import aggregated, aggregated_model
 from partavg.flower.orders import Orders
 from partavg.flower.progress import ServerProgress, Stage
@@ -74,6 +75,7 @@ class Server:
         """Go on from what `state` gave."""
         self.progress = ServerProgress.load(saved["progress"])
         self.mirror.load_(saved["mirror"])
+        upgrade_(self.mirror, self._agreement.plan.partition.parts)
         self._rounds.roster = Roster.load(saved["roster"])
 
     def __iter__(self) -> Iterator[Exchange]:

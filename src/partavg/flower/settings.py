@@ -14,7 +14,13 @@ from annotated_types import Ge, Gt
 from torch import nn
 
 from partavg import build
-from partavg.backends.planner import Planner, check_aggregate, client_weights, what_is_shared
+from partavg.backends.planner import (
+    Planner,
+    check_aggregate,
+    client_weights,
+    draws_columns,
+    what_is_shared,
+)
 from partavg.config import Config, create
 from partavg.config_toml import dump_sections, parse, section
 from partavg.core.abilities import abilities
@@ -163,6 +169,11 @@ class Settings:
                 f"averaging.delay = {averaging.delay} and averaging.buffers = "
                 f"{averaging.buffers!r} cannot be used with Flower: use delay = 0, and part, every "
                 f"or local"
+            )
+        if averaging.offsets or averaging.mix is not None or draws_columns(averaging.partition):
+            raise ValueError(
+                "averaging.offsets, averaging.mix and averaging.partition = 'fresh' cannot be used "
+                "with Flower, whose clients are asked for one part at a time: leave them out"
             )
         for metric in METRICS.asked(self.config.metrics.extra or ()):
             if not metric.sums:

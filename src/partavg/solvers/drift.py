@@ -33,8 +33,11 @@ def check_base(base: object) -> None:
         )
 
 
-def correcting(base: SGD, own: str) -> Abilities:
-    """What solvers can do and need that correct a base's steps by what clients remember."""
+def correcting(base: SGD, own: str, center: str | None = None) -> Abilities:
+    """What solvers can do and need that correct a base's steps by what clients remember.
+
+    The mean of what they remember is the `center`, or 0.
+    """
     check_base(base)
     local = base.momentum_at_averaging == "local"
     beside = base.momentum > 0 and local
@@ -42,6 +45,7 @@ def correcting(base: SGD, own: str) -> Abilities:
         base.abilities,
         plain=False,
         per_client=(own,),
+        centers=((own, center),),
         corrects_gradients=not beside,
         corrects_parameters=beside,
         estimates_gradients=True,

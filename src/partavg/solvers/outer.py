@@ -5,9 +5,9 @@ Visual Classification, 2019. FedAdam: Reddi et al., Adaptive Federated Optimizat
 Douillard et al., DiLoCo: Distributed Low-Communication Training of Language Models, 2023.
 """
 
+import warnings
 from dataclasses import dataclass, field, replace
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -22,13 +22,14 @@ from partavg.solvers.sgd import SGD
 
 @dataclass(frozen=True, slots=True)
 class Outer:
-    """q = r_j − u_j;  r_j ← optimizer(r_j, q);  x_i ← (1 − α) r_j + α x_i, when part j is averaged.
+    """q = r_j − u_j;  r_j ← optimizer(r_j, q);  x_i ← r_j, when part j is averaged.
 
-    `optimizer` is any solver without needs of its own (SGD, Adam, AdamW), `lr` its learning rate,
-    `keep` is α. With SGD, lr 1 and α = 0 it is plain averaging.
+    `optimizer` is any solver without needs of its own (SGD, Adam, AdamW), `lr` its learning rate.
+    With SGD and lr 1 it is plain averaging. To let workers keep some of their own give `mix`, α, to
+    `attach`, `Simulation` or a recipe's averaging; `keep` is the old way to say it.
 
-    >>> Outer(optimizer=SGD(momentum=0.9), lr=0.5).keep
-    0.0
+    >>> Outer(optimizer=SGD(momentum=0.9), lr=0.5).lr
+    0.5
     """
 
     optimizer: Solver = field(default_factory=lambda: SGD(momentum=0.9))
@@ -50,6 +51,13 @@ class Outer:
             )
         if not 0 <= self.keep < 1:
             raise ValueError(f"keep {self.keep} is outside [0, 1): 0 takes the average over whole")
+        if self.keep:
+            warnings.warn(
+                f"keep = {self.keep} is what averaging does whatever the solver: give mix = "
+                f"{self.keep} to attach, Simulation or a recipe's averaging; keep goes with 0.3",
+                DeprecationWarning,
+                stacklevel=3,
+            )
 
     @property
     def abilities(self) -> Abilities:
@@ -65,9 +73,8 @@ class Outer:
     def init(self, params: Float[Tensor, "m d"], layout: Layout) -> State:
         """The base's memory, r, and the optimizer's memory of it."""
         outer = self.optimizer.init(params[:1], layout)
-        counted = {f"outer.{name}": tensor for name, tensor in outer.items()}
-        count = {"outer.count": torch.zeros_like(params[:1])}
-        return {**self.base.init(params, layout), **anchored(params), **counted, **count}
+        own = {f"outer.{name}": tensor for name, tensor in outer.items()}
+        return {**self.base.init(params, layout), **anchored(params), **own}
 
     def step_(
         self, params: Float[Tensor, "m n"], grads: Float[Tensor, "m n"], state: State, now: Step
@@ -87,8 +94,8 @@ class Outer:
         anchor = state[ANCHOR].clone()  # the base may move it
         self.base.decode_(rows, total, state, sync)
         own = {k.removeprefix("outer."): v for k, v in state.items() if k.startswith("outer.")}
-        count = own.pop("count").add_(1)
-        self.optimizer.step_(anchor, anchor - rows[:1], own, Step(self.lr, count[:, :1]))
+        taken = anchor.new_full((1, 1), sync.outer_steps)
+        self.optimizer.step_(anchor, anchor - rows[:1], own, Step(self.lr, taken))
         state[ANCHOR].copy_(anchor)
         rows.copy_(anchor)
         if local is not None:

@@ -35,7 +35,7 @@ class SCAFFOLD:
     @property
     def abilities(self) -> Abilities:
         """Those of solvers that correct steps; the controls belong to clients."""
-        return correcting(self.base, "control")
+        return correcting(self.base, "control", "common")
 
     def init(self, params: Float[Tensor, "m d"], layout: Layout) -> State:
         """No control yet."""

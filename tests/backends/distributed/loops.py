@@ -15,8 +15,9 @@ from partavg.data.batches import Batches
 WORKERS, BATCH, STEPS, LR = 3, 4, 11, 0.05
 
 
-def model() -> nn.Module:
-    with seeded(7, torch.device("cpu")):
+def model(rank: int = 0) -> nn.Module:
+    """The simulator's; those of other ranks begin elsewhere, and attach makes them alike."""
+    with seeded(7 + rank, torch.device("cpu")):
         return nn.Sequential(
             nn.Linear(5, 8, bias=False),
             nn.BatchNorm1d(8),
@@ -55,7 +56,8 @@ class Case:
 
 def attached(rank: int, case: Case, steps: int = STEPS) -> list[dict[str, Tensor]]:
     """The model after every step, and at the end."""
-    net, (inputs, targets) = model(), samples()
+    own = case.options.get("local")  # what is local begins as each rank has it
+    net, (inputs, targets) = model(0 if own else rank), samples()
     name, options = case.optimizer
     optimizer = getattr(torch.optim, name)(net.parameters(), lr=LR, **options)
     rates = torch.optim.lr_scheduler.ExponentialLR(optimizer, case.decay)
@@ -78,8 +80,10 @@ def attached(rank: int, case: Case, steps: int = STEPS) -> list[dict[str, Tensor
 def simulated(case: Case, steps: int = STEPS) -> list[list[dict[str, Tensor]]]:
     """The same by the simulator: for every worker its model after every step, and u at the end."""
     given = {**case.options, **case.simulated}
-    schedule = partavg.Schedule(given.pop("interval"), given.pop("parts", case.options["interval"]))
-    given.pop("parts", None)
+    named, offsets = given.get("partition"), tuple(given.pop("offsets", ()))
+    parts = len(offsets or named) if offsets or isinstance(named, list) else given["interval"]
+    parts = given.pop("parts", parts)
+    schedule = partavg.Schedule(given.pop("interval"), parts, offsets=offsets)
     simulation = partavg.Simulation(
         model(),
         F.cross_entropy,

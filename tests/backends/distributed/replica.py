@@ -1,4 +1,4 @@
-"""A replica under torchft; its arguments are NUMBER LIGHTHOUSE START STOP.
+"""A replica under torchft; its arguments are NUMBER LIGHTHOUSE START STOP HOW.
 
 Its one weight vector moves to a center of its own; a line per step tells where it is. It ends
 after the step that the file STOP names.
@@ -8,6 +8,7 @@ import sys
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,9 +20,20 @@ from torchft.process_group import ProcessGroupGloo
 import partavg
 
 INTERVAL, SIZE = 3, 6
+HOW: dict[str, dict[str, Any]] = {
+    "plain": {"interval": INTERVAL},
+    "streaming": {
+        "interval": 5,
+        "parts": 2,
+        "offsets": (1, 4),
+        "delay": 1,
+        "mix": 0.25,
+        "solver": partavg.fedavgm(lr=0.8, momentum=0.3, nesterov=True),
+    },
+}
 
 
-def main(number: int, lighthouse: str, start: float, stop: Path) -> None:
+def main(number: int, lighthouse: str, start: float, stop: Path, how: str) -> None:
     store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     limit = timedelta(seconds=seconds())
     manager = Manager(
@@ -42,7 +54,7 @@ def main(number: int, lighthouse: str, start: float, stop: Path) -> None:
     net = nn.Linear(1, SIZE, bias=False)
     nn.init.constant_(net.weight, start)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    with partavg.attach(net, optimizer, interval=INTERVAL, manager=manager) as averager:
+    with partavg.attach(net, optimizer, manager=manager, **HOW[how]) as averager:
         tell(averager.steps, net)
         while not stop.exists() or averager.steps < int(stop.read_text()):
             optimizer.zero_grad()
@@ -59,4 +71,4 @@ def tell(step: object, net: nn.Linear) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], float(sys.argv[3]), Path(sys.argv[4]))
+    main(int(sys.argv[1]), sys.argv[2], float(sys.argv[3]), Path(sys.argv[4]), sys.argv[5])

@@ -62,7 +62,8 @@ CASES = {
     ),
     "fedadam": Case({"interval": 4, "solver": fedadam()}, PLAIN),
     "outer fedprox": Case(
-        {"interval": 4, "solver": Outer(SGD(momentum=0.5), 0.7, 0.3, FedProx(0.1))}, PLAIN
+        {"interval": 4, "solver": Outer(SGD(momentum=0.5), 0.7, base=FedProx(0.1)), "mix": 0.3},
+        PLAIN,
     ),
 }
 

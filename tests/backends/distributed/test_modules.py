@@ -131,7 +131,7 @@ def test_halves_are_averaged_in_float32(ranks: Ranks, dtype: torch.dtype) -> Non
         ({"interval": 4, "parts": 3}, "interval 4 cannot be cut into 3 parts"),
         ({"interval": 4, "partition": "diagonal"}, "partition 'diagonal' is not known"),
         ({"interval": 4, "delay": 4}, "delay 4 is not below the interval 4"),
-        ({"interval": 4, "wire": "int4"}, "wire 'int4' is not known: use full, bf16, int8"),
+        ({"interval": 4, "wire": "int2"}, "wire 'int2' is not known: use full, bf16, int8, int4"),
         ({"interval": 4, "weight": 0.0}, "weight 0.0 makes no sense"),
         ({"interval": 4, "buffers": "recompute"}, "buffers 'recompute' is the simulator's"),
         ({"interval": 4, "buffers": "all"}, "buffers 'all' is not known"),
@@ -144,10 +144,9 @@ def test_bad_options_get_a_sentence(options: dict[str, Any], sentence: str) -> N
         partavg.attach(nn.Linear(3, 2), **options)
 
 
-def solver_problems() -> list[tuple[Any, Any, str]]:
+def solver_problems(net: nn.Linear) -> list[tuple[Any, Any, str]]:
     from partavg.solvers import SOLVERS
 
-    net = nn.Linear(3, 2)
     adam = torch.optim.Adam(net.parameters())
     two = torch.optim.SGD([{"params": [net.weight], "lr": 0.1}, {"params": [net.bias], "lr": 0.2}])
     return [
@@ -165,8 +164,8 @@ def solver_problems() -> list[tuple[Any, Any, str]]:
 @ALONE
 @pytest.mark.parametrize("case", range(4))
 def test_solvers_that_make_no_sense_here_are_refused(case: int) -> None:
-    optimizer, solver, sentence = solver_problems()[case]
     net = nn.Linear(3, 2)
+    optimizer, solver, sentence = solver_problems(net)[case]
     with pytest.raises(ValueError, match=sentence):
         use(net, optimizer, solver)
 

@@ -52,7 +52,7 @@ def test_fully_sharded_replicas_are_unsharded_workers(four: Ranks, name: str) ->
 
 
 @pytest.mark.parametrize(
-    "name", ["plain", "diloco", "scaffold", "fedprox", "delay", "own partition"]
+    "name", ["plain", "diloco", "scaffold", "fedprox", "delay", "own partition of 10"]
 )
 def test_tensor_parallel_replicas_are_unsharded_workers(four: Ranks, name: str) -> None:
     check(four(loops.compared, loops.tensor_parallel, *CASES[name]))

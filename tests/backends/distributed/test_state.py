@@ -14,6 +14,7 @@ from torch.nn import functional as F
 import partavg
 from partavg.backends.distributed.collectives import NoOthers
 from partavg.core.adapt import AdaComm
+from partavg.core.pace import Fixed
 from partavg.solvers.fedprox import FedProx
 from partavg.solvers.outer import fedavgm
 from partavg.solvers.scaffold import SCAFFOLD
@@ -27,8 +28,21 @@ CASES: dict[str, dict[str, Any]] = {
     "outer": {"interval": 3, "parts": 1, "solver": fedavgm(base=FedProx(0.1))},
     "int8": {"interval": 4, "wire": "int8"},
     "int8 delay": {"interval": 2, "wire": "int8", "delay": 1},
+    "int4": {"interval": 4, "wire": "int4", "uneven": True},
+    "top-k": {"interval": 4, "wire": "top-k", "delay": 1},
+    "pace": {"interval": 2, "parts": 1, "pace": Fixed(2, (1, 2), 3)},
     "adapts": {"interval": 4, "adapt": AdaComm(4)},
     "shuffle": {"interval": 4, "shuffle": True},
+    "streaming": {
+        "interval": 7,
+        "parts": 2,
+        "partition": "strided",
+        "offsets": (1, 4),
+        "delay": 3,
+        "mix": 0.3,
+        "solver": fedavgm(nesterov=True),
+    },
+    "fresh": {"interval": 6, "parts": 2, "partition": "fresh", "delay": 2, "solver": fedavgm()},
 }
 
 
@@ -77,3 +91,49 @@ def test_a_checkpoint_of_another_wire_is_refused() -> None:
     with pytest.raises(ValueError, match="attach with the same wire"):
         NoOthers().load({"known": {0: torch.ones(2)}}, torch.device("cpu"))
     NoOthers().load({}, torch.device("cpu"))
+
+
+ALONE = pytest.mark.filterwarnings("ignore:torch.distributed is not set up")
+
+
+def saved(**options: Any) -> dict[str, Any]:
+    net = torch.nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(net.parameters(), lr=LR)
+    averager = partavg.attach(net, optimizer, **{"interval": 4, **options})
+    state = averager.state_dict()
+    averager.detach()
+    return state
+
+
+@ALONE
+@pytest.mark.parametrize("known", [True, False], ids=["ours", "0.1"])
+@pytest.mark.parametrize(
+    ("other", "sentence"),
+    [
+        ({"interval": 2}, "the state was saved with interval 2, and this averager has 4: attach"),
+        ({"parts": 2}, "the state was saved with parts 2, and this averager has 4: attach with"),
+        ({"solver": partavg.FedProx(0.1)}, "saved with solver FedProx on Given, and this averager"),
+        ({"partition": "contiguous"}, "the state was saved with partition"),
+        ({"wire": "int8"}, "the state was saved with wire int8, and this averager has full"),
+    ],
+)
+def test_the_state_of_another_averager_is_refused(
+    other: dict[str, Any], sentence: str, known: bool
+) -> None:
+    state = saved(**other)
+    if not known:
+        del state["settings"]
+        sentence = "the state is of an averager with other parts, another solver or another model"
+    averager = partavg.attach(torch.nn.Linear(4, 3), interval=4)
+    if known or other.keys() & {"interval", "parts", "solver"}:
+        with pytest.raises(ValueError, match=sentence):
+            averager.load_state_dict(state)
+    averager.load_state_dict(saved())
+
+
+@ALONE
+@pytest.mark.parametrize("nothing", [None, {}, 3, {"row": {}}])
+def test_what_is_no_state_is_refused(nothing: Any) -> None:
+    averager = partavg.attach(torch.nn.Linear(4, 3), interval=4)
+    with pytest.raises(ValueError, match="this is no state of an averager"):
+        averager.load_state_dict(nothing)

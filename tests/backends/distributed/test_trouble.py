@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from tests.backends.distributed.loops import LR, model, samples
-from tests.outside import Noisy
+from tests.outside import Noisy, median
 from tests.ranks import Ranks, started
 from torch import Tensor
 from torch.nn import functional as F
@@ -23,7 +23,7 @@ def train(
     rank: int, steps: int = 6, *, before: Any = None, lr: float = LR, **options: Any
 ) -> dict[str, Tensor]:
     """A user's loop, into which `before` each step something may happen."""
-    net = model()
+    net = model(rank)
     optimizer = torch.optim.SGD(net.parameters(), lr=lr)
     inputs, targets = samples()
     averager = partavg.attach(net, optimizer, **{"interval": 4, **options})
@@ -115,6 +115,61 @@ def test_a_rank_with_nan_is_named_and_touches_nobody(ranks: Ranks) -> None:
     start = "NotFinite: rank 2 sent a number that is not finite after step 3"
     assert all(text.startswith(start) for text in found), found
     assert [text.endswith("[finite]") for text in found] == [True, True, False]
+
+
+def not_finite_late(rank: int, options: dict[str, Any]) -> tuple[str, bool, bool]:
+    """As on a GPU, where trouble is read with the next message; weights are not equal."""
+    net = model(rank)
+
+    def poison(rank: int, step: int, module: torch.nn.Module, _: object) -> None:
+        nonlocal net
+        net = module
+        if rank == 2 and step == 3:
+            with torch.no_grad():
+                for parameter in module.parameters():
+                    parameter[0] = torch.nan
+
+    taken = []
+    without = trailer.Trailer.without_faulty_
+
+    def noting(self: Any, total: Tensor, entries: Tensor) -> None:
+        without(self, total, entries)
+        taken.append(bool(total.isfinite().all()))
+
+    late = patch.object(trailer, "reads_late", lambda message: True)
+    with late, patch.object(trailer.Trailer, "without_faulty_", noting):
+        try:
+            train(rank, before=poison, weight=1.0 + rank, **options)
+        except trailer.NotFinite as error:
+            finite = all(bool(p.isfinite().all()) for p in net.parameters())
+            return str(error), finite, all(taken)
+    return "", False, False
+
+
+@pytest.mark.parametrize("options", [{}, {"aggregate": median}], ids=["sum", "gather"])
+def test_nobody_takes_nan_where_it_is_read_late(ranks: Ranks, options: dict[str, Any]) -> None:
+    for rank, (said, finite, taken) in enumerate(ranks(not_finite_late, options)):
+        assert said.startswith("rank 2 sent a number that is not finite after step 3: the other")
+        assert finite == (rank != 2)
+        assert taken
+
+
+def late_mean(rank: int) -> Tensor:
+    """What is taken instead: the mean of the others, by their weights."""
+    net = torch.nn.Linear(2, 2)
+    with patch.object(trailer, "reads_late", lambda message: True):
+        averager = partavg.attach(net, interval=1, weight=1.0 + rank)
+        with torch.no_grad():
+            net.weight.fill_(torch.nan if rank == 1 else 1.0 + rank)
+        averager.step()
+        averager.detach()
+    return net.weight.detach()
+
+
+def test_the_others_take_their_own_mean_then(ranks: Ranks) -> None:
+    mean = (1 * 1.0 + 3 * 3.0) / 4
+    for found in ranks(late_mean):
+        torch.testing.assert_close(found, torch.full((2, 2), mean))
 
 
 def short(rank: int, wire: str) -> None:

@@ -5,7 +5,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -13,10 +13,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from partavg.backends.distributed.box import Box, held, is_distributed
+from partavg.backends.distributed.memory_store import MemoryStore, pinned
 from partavg.core.average import Views
 from partavg.core.layout import Layout
 from partavg.core.partition import Span
-from partavg.core.solver import Solver
+from partavg.core.solver import Solver, State
 from partavg.core.workers import Workers
 
 
@@ -28,7 +29,9 @@ class Columns:
     tensor that is sharded over ranks the row has the columns held here, in the same order.
     """
 
-    def __init__(self, tensors: Mapping[str, Callable[[], Tensor]], *, sharded: bool) -> None:
+    def __init__(
+        self, tensors: Mapping[str, Callable[[], Tensor]], *, sharded: bool = False
+    ) -> None:
         self._tensors = list(tensors.values())
         found = {name: tensor() for name, tensor in tensors.items()}
         self.layout = Layout.of(found)
@@ -42,6 +45,10 @@ class Columns:
     def tensors(self) -> list[Tensor]:
         """The tensors themselves, as they are now."""
         return [tensor() for tensor in self._tensors]
+
+    def replace_(self, place: int, tensor: Callable[[], Tensor]) -> None:
+        """Let another tensor of the same shape, type and strides have the place of one."""
+        self._tensors[place] = tensor
 
     def cut(self, spans: Sequence[Span]) -> tuple[Span, ...]:
         """What is held here of some columns of the layout, in spans each within one tensor."""
@@ -66,9 +73,11 @@ class Columns:
         start = self.held.starts[number]
         return flat(held(self._tensors[number]()))[None, span.start - start : span.stop - start]
 
-    def flatten(self, dtype: torch.dtype) -> Float[Tensor, "1 d"]:
+    def flatten(
+        self, dtype: torch.dtype, device: torch.device | None = None
+    ) -> Float[Tensor, "1 d"]:
         """A copy of all columns."""
-        return torch.cat([flat(held(tensor())).to(dtype) for tensor in self._tensors])[None]
+        return torch.cat([flat(held(tensor())).to(device, dtype) for tensor in self._tensors])[None]
 
     def _number(self, span: Span) -> int:
         """The tensor that a span lies in; those of which nothing is held here have no columns."""
@@ -79,11 +88,14 @@ class Columns:
 class ModuleRow(Workers):
     """One worker whose parameters stay in a module: `params` and `buffers` have no columns."""
 
+    module: nn.Module = field(kw_only=True)
     trainable: list[nn.Parameter] = field(kw_only=True)
     param_columns: Columns = field(kw_only=True)
     buffer_columns: Columns = field(kw_only=True)
     local: frozenset[str] = field(default=frozenset(), kw_only=True)
-    """The names of parameters that are this worker's own."""
+    """The names of parameters and buffers that are this worker's own."""
+    store: MemoryStore | None = field(default=None, kw_only=True)
+    """Keeps the solver's memory, where not as it is computed with."""
 
     @classmethod
     def of(cls, module: nn.Module, parts: int, *, sharded: bool = False) -> "ModuleRow":
@@ -95,7 +107,7 @@ class ModuleRow(Workers):
         dtype = torch.float32
         for parameter in params.values():
             dtype = torch.promote_types(dtype, parameter.dtype)
-        tensors = {name: partial(params.__getitem__, name) for name in params}
+        tensors = {name: partial(_itself, parameter) for name, parameter in params.items()}
         none = held(next(iter(params.values()))).new_empty(1, 0, dtype=dtype)
         clock = torch.zeros(1, parts, dtype=torch.float64, device=none.device)
         return cls(
@@ -105,20 +117,56 @@ class ModuleRow(Workers):
             clock,
             clock.clone(),
             clock[:, :1].clone(),
+            module=module,
             trainable=list(params.values()),
             param_columns=Columns(tensors, sharded=sharded),
             buffer_columns=Columns(_buffers(module), sharded=sharded),
         )
 
-    def start_memory_(self, solver: Solver) -> None:
+    def start_memory_(self, solver: Solver, memory: str = "full") -> None:
         """Begin the memory of a solver, from a model that is the same on all ranks by now."""
-        if not _remembers_nothing(solver):
-            columns = self.param_columns
-            self.memory = solver.init(columns.flatten(self.params.dtype), columns.held)
+        if _remembers_nothing(solver):
+            return
+        columns, kind, device = self.param_columns, self.params.dtype, self.params.device
+        place, computed = torch.device("cpu") if "host" in memory else device, kind
+        if "params" in memory:
+            kind = reduce(torch.promote_types, (p.dtype for p in self.trainable))
+        if (kind, place) != (computed, device):
+            self.store = MemoryStore(computed, device)
+        self.memory = pinned(solver.init(columns.flatten(kind, place), columns.held), device)
+
+    def recall(
+        self, spans: Sequence[Span], *, to_send: bool = False
+    ) -> tuple[State, Sequence[Span]]:
+        """The solver's memory of some columns; to send them, none that is on the host is needed."""
+        if self.store is None or (to_send and self.store.is_far(self.memory)):
+            return self.memory, spans
+        return self.store.recall(self.memory, spans)
+
+    def remember_(self, spans: Sequence[Span], recalled: State) -> None:
+        """Keep what became of the memory of some columns."""
+        if self.store is not None:
+            self.store.put_back_(self.memory, spans, recalled)
+
+    def fetch(self, due: Sequence[Sequence[Span]]) -> None:
+        """Let the memory of columns that are averaged next be on its way."""
+        if self.store is not None:
+            self.store.fetch(self.memory, due)
 
     def remember_start_(self) -> None:
         """Keep the start, which all ranks have in common, for an Aggregate."""
         self.common = self.param_columns.flatten(self.params.dtype)[0]
+
+    def averaged_buffers(self) -> list[Tensor]:
+        """The buffers that are shared."""
+        columns = self.buffer_columns
+        known = zip(columns.layout.names, columns.tensors(), strict=True)
+        return [tensor for name, tensor in known if name not in self.local]
+
+    def take_over_(self, place: int, parameter: nn.Parameter) -> None:
+        """Go on with a parameter that a module has in the place of one that it had."""
+        self.trainable[place] = parameter
+        self.param_columns.replace_(place, partial(_itself, parameter))
 
     def shared_parameters(self) -> list[tuple[nn.Parameter, Span]]:
         """The parameters that are shared, and their columns."""
@@ -138,6 +186,11 @@ class ModuleRow(Workers):
         text = repr((layout, kept, lies)).encode()
         return f"{layout.size:,} numbers ({hashlib.sha256(text).hexdigest()[:8]})"
 
+    @property
+    def is_sharded(self) -> bool:
+        """Whether this rank holds the model together with others."""
+        return any((*self.param_columns.placements, *self.buffer_columns.placements))
+
     def placements(self) -> str:
         """How tensors are sharded, in a few words."""
         every = (*self.param_columns.placements, *self.buffer_columns.placements)
@@ -156,8 +209,16 @@ class ModuleRow(Workers):
         """Those spans of which every rank has its own copy."""
         return self.param_columns.whole(spans), self.buffer_columns.whole(buffer_spans)
 
+    def load_(self, saved: dict[str, Any]) -> None:
+        """Take back what `state` gave."""
+        if self.store is not None:
+            self.store.forget()
+        Workers.load_(self, saved)
+
     def state(self) -> dict[str, Any]:
         """All but what is in the module."""
+        if self.store is not None:
+            self.store.wait()
         kept = Workers.state(self)  # super() does not know a class that slots made anew
         return {name: value for name, value in kept.items() if name not in ("params", "buffers")}
 
@@ -194,6 +255,10 @@ def _buffers(module: nn.Module) -> dict[str, Callable[[], Tensor]]:
 def _buffer(home: nn.Module, key: str) -> Tensor:
     buffer: Tensor = getattr(home, key)
     return buffer
+
+
+def _itself(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def _checked(name: str, tensor: Tensor, sharded: bool) -> Box:

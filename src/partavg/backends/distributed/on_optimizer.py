@@ -1,6 +1,6 @@
 """Solvers on top of a user's own optimizer, which takes the local steps."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from typing import Any, cast
 
@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from partavg.backends.distributed.box import held, is_distributed
 from partavg.backends.distributed.module_row import ModuleRow, flat
+from partavg.backends.distributed.optimizers import owned, rates
 from partavg.core.abilities import Abilities, abilities, below, name_of
 from partavg.core.layout import Layout
 from partavg.core.solver import Solver, State, Step
@@ -38,8 +39,10 @@ class Given(SGD):
         """The optimizer does it."""
 
 
-def on_top_of(optimizer: Optimizer | None, solver: Solver | None) -> Solver:
-    """The solver with the user's optimizer in the place of its own local steps."""
+def on_top_of(
+    optimizers: Sequence[Optimizer], solver: Solver | None, *, uneven: bool = False
+) -> Solver:
+    """The solver with the user's optimizers in the place of its own local steps."""
     if solver is None:
         return Given()
     name, said = name_of(solver_of(solver)), abilities(solver)
@@ -48,14 +51,14 @@ def on_top_of(optimizer: Optimizer | None, solver: Solver | None) -> Solver:
             f"solver {name} takes local steps, and here your optimizer does: leave it out, or use "
             f"one that goes on top of another, its `base`"
         )
-    if optimizer is None:
+    if not optimizers:
         raise ValueError(f"solver {name} needs the optimizer: give it to attach")
-    if said.only_for_unequal_steps:
+    if said.only_for_unequal_steps and not uneven:
         raise ValueError(
-            f"solver {name} is for workers that take different steps, and attached ranks all take "
-            f"the same: leave it out, for it would be plain averaging"
+            f"solver {name} is for workers that take different steps, and these ranks all take the "
+            f"same: leave it out, for it would be plain averaging, or give a pace or uneven=True"
         )
-    own = _mirrored(optimizer, name) if said.estimates_gradients else Given()
+    own = _mirrored(optimizers, name) if said.estimates_gradients else Given()
     made = _with_base(solver, own)
     check_abilities(made)
     _check_corrections(made)
@@ -91,22 +94,25 @@ def _check_corrections(solver: Solver) -> None:
         )
 
 
-def correct_gradients_(row: ModuleRow, solver: Solver, lr: float) -> None:
-    """Before a step of the optimizer, let the solver do its part of it to the gradients."""
-    _do_its_part(row, solver, lr, _gradients)
+def correct_gradients_(row: ModuleRow, solver: Solver, optimizer: Optimizer) -> None:
+    """Before a step of an optimizer, let the solver do its part of it to the gradients."""
+    _do_its_part(row, solver, optimizer, _gradients)
 
 
-def correct_parameters_(row: ModuleRow, solver: Solver, lr: float) -> None:
-    """After a step of the optimizer, let the solver do its part of it to the parameters."""
-    _do_its_part(row, solver, lr, lambda parameter: torch.empty_like(held(parameter)))
+def correct_parameters_(row: ModuleRow, solver: Solver, optimizer: Optimizer) -> None:
+    """After a step of an optimizer, let the solver do its part of it to the parameters."""
+    _do_its_part(row, solver, optimizer, lambda parameter: torch.empty_like(held(parameter)))
 
 
 def _do_its_part(
-    row: ModuleRow, solver: Solver, lr: float, gradients: Callable[[nn.Parameter], Tensor]
+    row: ModuleRow,
+    solver: Solver,
+    optimizer: Optimizer,
+    gradients: Callable[[nn.Parameter], Tensor],
 ) -> None:
-    now = Step(lr, row.taken + 1)
+    now, stepped = Step(max(rates([optimizer])), row.taken + 1), owned(optimizer)
     for parameter, (a, b) in row.shared_parameters():
-        if parameter.grad is not None:
+        if parameter.grad is not None and id(parameter) in stepped:
             memory = {name: tensor[:, a:b] for name, tensor in row.memory.items()}
             rows, grads = flat(held(parameter)), flat(gradients(parameter))
             solver.step_(rows[None], grads[None], memory, now)
@@ -122,31 +128,33 @@ def _gradients(parameter: nn.Parameter) -> Tensor:
     return held(grad)
 
 
-def rate_of(optimizer: Optimizer | None, solver: Solver, said: Abilities) -> float:
+def rate_of(optimizers: Sequence[Optimizer], solver: Solver, said: Abilities) -> float:
     """The learning rate of a step; some solvers need all parameters to have the same."""
-    if optimizer is None:
+    if not optimizers:
         return 0.0
-    rates = {float(group["lr"]) for group in optimizer.param_groups}
-    if len(rates) > 1 and said.estimates_gradients:
+    found = rates(optimizers)
+    if len(found) > 1 and said.estimates_gradients:
         raise ValueError(
             f"solver {name_of(solver)} needs one learning rate for all parameters, and the "
-            f"optimizer has {sorted(rates)}: use one"
+            f"optimizer has {sorted(found)}: use one"
         )
-    return max(rates)
+    return max(found)
 
 
-def _mirrored(optimizer: Optimizer, name: str) -> Given:
-    """What corrections must know of the optimizer's momentum."""
-    group = optimizer.param_groups[0]
+def _mirrored(optimizers: Sequence[Optimizer], name: str) -> Given:
+    """What corrections must know of the optimizers' momentum."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     keys = ("momentum", "nesterov", "dampening", "maximize")
-    alike = all(g.get(key) == group.get(key) for g in optimizer.param_groups for key in keys)
-    if not isinstance(optimizer, torch.optim.SGD) or not alike or any(map(group.get, keys[2:])):
+    first = groups[0]
+    alike = all(group.get(key) == first.get(key) for group in groups for key in keys)
+    others = [type(each).__name__ for each in optimizers if not isinstance(each, torch.optim.SGD)]
+    if others or not alike or any(map(first.get, keys[2:])):
         raise ValueError(
             f"solver {name} reads gradients from the steps of plain SGD, and the optimizer is "
-            f"{type(optimizer).__name__}: use torch.optim.SGD, without dampening, with one "
+            f"{(others or ['SGD'])[0]}: use torch.optim.SGD, without dampening, with one "
             f"momentum for all parameters"
         )
-    return Given(momentum=group["momentum"], nesterov=group["nesterov"])
+    return Given(momentum=first["momentum"], nesterov=first["nesterov"])
 
 
 def _with_base(solver: Solver, own: Given) -> Solver:

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from secrets import token_hex
 from typing import Any, NamedTuple, Self
@@ -15,6 +16,8 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from partavg.backends.distributed.agree import Facts, agree
 from partavg.backends.distributed.box import Box, held, is_distributed
+from partavg.core.adapt import Adapt
+from partavg.core.aggregate import Aggregate, weighted_sum
 from partavg.sentences import shown
 from partavg.torch_internals import group_of, root_ranks, store_of
 
@@ -67,14 +70,18 @@ class ShardGroups:
         if own is None:
             return None
         ranks = sorted(rank for member in replica for rank in claims[member].between)
-        # Not FSDP's own, since some messages are sent from a thread while FSDP sends others.
-        inside = group_of(replica, f"partavg/{claims[replica[0]].word}/inside")
-        made = [inside]
+        made, kind = [], dist.get_backend()
+        if own.ndim == 1:
+            inside = own.get_group()
+        else:
+            word = f"partavg/{claims[replica[0]].word}/inside"
+            made.append(inside := group_of(replica, word, kind))
         if len(ranks) == dist.get_world_size():
             everyone = dist.group.WORLD
             assert everyone is not None
         else:
-            made.append(everyone := group_of(ranks, f"partavg/{claims[ranks[0]].word}/everyone"))
+            word = f"partavg/{claims[ranks[0]].word}/everyone"
+            made.append(everyone := group_of(ranks, word, kind))
         device = torch.device(mesh.device_type)
         return cls(between, inside, everyone, tuple(ranks), device, modules, made)
 
@@ -83,9 +90,16 @@ class ShardGroups:
         """The ranks of `between`."""
         return dist.get_process_group_ranks(self.between)
 
-    def agree(self, shards: Facts, replica: Facts) -> None:
-        """Raise a ValueError on all ranks unless all know the same of a shard, and of a replica."""
-        error = None
+    def places_inside(self) -> list[int]:
+        """Where the ranks of `inside` are among those of all replicas."""
+        return [self.ranks.index(rank) for rank in dist.get_process_group_ranks(self.inside)]
+
+    def agree(self, shards: Facts, replica: Facts) -> str:
+        """Raise a ValueError on all ranks unless all know the same of a shard, and of a replica.
+
+        What comes back is a word that everyone knows.
+        """
+        error, word = None, ""
         told: list[tuple[dist.ProcessGroup, Facts]] = [
             (self.between, shards),
             (self.inside, replica),
@@ -93,11 +107,12 @@ class ShardGroups:
         ]
         for group, facts in told:
             try:
-                agree([group], facts, error)
+                word = agree([group], facts, error)[0]
             except ValueError as problem:
                 error = problem
         if error:
             raise error
+        return word
 
     @torch.no_grad()
     def start_alike_(self, model: nn.Module, is_local: Callable[[str], bool]) -> None:
@@ -131,7 +146,8 @@ class ShardGroups:
     def close(self) -> None:
         """Let the groups go that were made here."""
         while self.made:
-            dist.destroy_process_group(self.made.pop())
+            with suppress(ValueError, AssertionError):  # the user ended all groups already
+                dist.destroy_process_group(self.made.pop())
 
 
 def check_mesh(mesh: object, group: object, manager: object) -> DeviceMesh:
@@ -153,6 +169,19 @@ def check_mesh(mesh: object, group: object, manager: object) -> DeviceMesh:
                 f"averaged: leave one of them out"
             )
     return mesh
+
+
+def check_sharded(aggregate: Aggregate, adapt: Adapt | None, *, fresh: bool, uneven: bool) -> None:
+    """Raise a ValueError for what ranks that hold shards of a model cannot do."""
+    refused = {
+        "an aggregate of your own, which must see whole messages": aggregate is not weighted_sum,
+        f"{type(adapt).__name__}, which compares whole parts": adapt is not None and adapt.measures,
+        "fresh columns, which are drawn from whole tensors": fresh,
+        "uneven steps, since its ranks must take each step together": uneven,
+    }
+    for what, given in refused.items():
+        if given:
+            raise ValueError(f"a sharded model does not go with {what}: leave one of them out")
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:

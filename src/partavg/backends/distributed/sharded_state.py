@@ -27,10 +27,13 @@ def pack(state: dict[str, Any], row: ModuleRow, shards: ShardGroups) -> dict[str
     return {"memory": memory, "rest": kept.getvalue()}
 
 
-def unpack(
-    packed: dict[str, Any], row: ModuleRow, shards: ShardGroups
-) -> tuple[dict[str, Any], bool]:
-    """What `pack` was given, and whether every rank has loaded its own."""
+def unpack(packed: dict[str, Any], row: ModuleRow, shards: ShardGroups) -> dict[str, Any]:
+    """What `pack` was given; of no ranks that are here, unless every rank has loaded its own."""
+    if not isinstance(packed, dict) or not {"memory", "rest"} <= packed.keys():
+        raise ValueError(
+            "this is no state of an averager of a sharded model: give load_state_dict what "
+            "state_dict() returned there"
+        )
     rest = torch.load(io.BytesIO(packed["rest"]), row.params.device, weights_only=True)
     state: dict[str, Any] = rest["state"]
     state["row"]["memory"] = {
@@ -40,13 +43,13 @@ def unpack(
     said = [(own, bool(state["row"]["pending"]))] * len(shards.ranks)
     dist.all_gather_object(said, said[0], group=shards.everyone)
     if all(each for each, _ in said):
-        return state, True
+        return state
     if any(pending for _, pending in said):
         raise ValueError(
             "averages were on their way when this was saved, and ranks have loaded each other's: "
             "call averager.consensus() before you save for other ranks"
         )
-    return {**state, "link": {}}, False
+    return {**state, "link": {}, "ranks": []}
 
 
 def _named(columns: Columns, rows: Tensor) -> dict[str, Tensor]:

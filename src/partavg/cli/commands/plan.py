@@ -30,7 +30,7 @@ Examples:
 @click.option("--interval", default=8, show_default=True, help="Steps between averages of a part.")
 @click.option(
     "--wire",
-    type=click.Choice(["full", "bf16", "int8"]),
+    type=click.Choice(["full", "bf16", "int8", "int4", "top-k"]),
     default="full",
     show_default=True,
     help="Of messages.",
