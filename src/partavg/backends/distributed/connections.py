@@ -6,7 +6,8 @@ from contextlib import ExitStack, contextmanager, suppress
 import torch
 import torch.distributed as dist
 
-from partavg.backends.rank_failure import RankLost, RollCall
+from partavg.backends.lost import RankLost
+from partavg.backends.rank_failure import RollCall
 from partavg.sentences import reason
 from partavg.torch_internals import group_alike
 
