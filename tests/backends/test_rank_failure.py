@@ -13,7 +13,8 @@ from tests.limits import seconds
 from torch.distributed import HashStore
 
 from partavg.backends import rank_failure as losing
-from partavg.backends.rank_failure import RankLost, RollCall
+from partavg.backends.lost import RankLost
+from partavg.backends.rank_failure import RollCall
 
 
 @pytest.fixture

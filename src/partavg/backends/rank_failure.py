@@ -7,14 +7,12 @@ leaves says why.
 
 import json
 import os
-import re
 import socket
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from pathlib import Path
 from time import monotonic, sleep
 from typing import NamedTuple
 
@@ -22,21 +20,12 @@ from torch import distributed
 from torch.distributed import ProcessGroup
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
+from partavg.backends.lost import RankLost, broke_a_connection, lives
 from partavg.sentences import reason
 from partavg.torch_internals import store_of
 
 _GLANCE = 0.5  # seconds between two looks at the store for a rank in trouble
 _WAITING, _WORKING = "waiting", "working"
-
-
-class RankLost(RuntimeError):
-    """A collective failed because ranks are gone, or did not come in time."""
-
-    def __init__(self, sentence: str, ranks: tuple[int, ...], *, speaks: bool) -> None:
-        super().__init__(sentence)
-        self.ranks = ranks
-        self.speaks = speaks
-        """Whether this is the rank, among those left, that should tell the user."""
 
 
 class Absent(NamedTuple):
@@ -238,7 +227,7 @@ class RollCall:
 
     def _gone(self, rank: int) -> bool:
         """Whether a process of this machine has ended; of another machine nothing is known."""
-        return self._is_here(rank) and not _lives(int(self.facts[rank]["pid"]))
+        return self._is_here(rank) and not lives(int(self.facts[rank]["pid"]))
 
     def _is_here(self, rank: int) -> bool:
         """Whether a rank's process is one of this machine."""
@@ -267,35 +256,3 @@ class RollCall:
     def _answer(self) -> None:
         """Say that this rank lives, and whether it waits."""
         self._store.set(f"answer/{self._rank}", self._state)
-
-
-_BROKEN = re.compile(r"gloo|connection|timed? ?out|socket|broken pipe|by peer", re.IGNORECASE)
-
-
-def broke_a_connection(error: RuntimeError) -> bool:
-    """Whether torch says so; gloo has no kind of error for it.
-
-    >>> broke_a_connection(RuntimeError("Connection closed by peer")), broke_a_connection(
-    ...     RuntimeError("The size of tensor a (768) must match the size of tensor b (512)")
-    ... )
-    (True, False)
-    """
-    if isinstance(error, RankLost):
-        return not error.ranks
-    if isinstance(error, distributed.DistError):
-        return True
-    return type(error) is RuntimeError and bool(_BROKEN.search(reason(error)))
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-    except OSError:
-        return True
-    return state not in ("Z", "X")  # ended, but not yet taken note of by its parent

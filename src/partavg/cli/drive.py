@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+from partavg.backends.lost import RankLost
 from partavg.backends.processes import Processes, dealt_evenly
-from partavg.backends.rank_failure import RankLost
 from partavg.backends.stragglers import Stragglers
 from partavg.cli.output import BAD_INPUT, DIVERGED, INTERRUPTED, LOST, fail
 from partavg.comparison import PlannedRun

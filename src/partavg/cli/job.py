@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 from torch.distributed.distributed_c10d import Store
 
+from partavg.backends.lost import RankLost
 from partavg.backends.processes import OneProcess
-from partavg.backends.rank_failure import RankLost
 from partavg.backends.ranks import Ranks, connect
 from partavg.budget import larger
 from partavg.cli import output

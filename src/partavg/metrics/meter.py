@@ -7,7 +7,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from partavg.backends.rank_failure import RankLost
+from partavg.backends.lost import RankLost
 from partavg.backends.simulate import Simulation
 from partavg.config import Metrics
 from partavg.core.loop import Record, unwatched

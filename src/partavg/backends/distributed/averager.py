@@ -39,7 +39,7 @@ from partavg.backends.distributed.times import Times
 from partavg.backends.distributed.trailer import AVERAGES, DEEDS, LEAVES
 from partavg.backends.distributed.uneven import Uneven
 from partavg.backends.distributed.watch import Watch
-from partavg.backends.rank_failure import RankLost
+from partavg.backends.lost import RankLost
 from partavg.core.abilities import abilities, step_weight
 from partavg.core.average import collect, deliver_, reduced
 from partavg.core.exchange import arrive_, average_, send, settle_

@@ -7,7 +7,8 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from partavg.backends.rank_failure import RankLost, RollCall
+from partavg.backends.lost import RankLost
+from partavg.backends.rank_failure import RollCall
 from partavg.sentences import reason
 from partavg.torch_internals import group_alike
 
