@@ -9,8 +9,9 @@ from torch import Tensor
 from partavg.backends.planner import check_fresh, check_needs
 from partavg.core.adapt import FedLAMA
 from partavg.core.aggregate import weighted_sum
+from partavg.core.arrival import arrive_
 from partavg.core.average import alone
-from partavg.core.exchange import arrive_, average_, common_model, settle_
+from partavg.core.exchange import average_, common_model, settle_
 from partavg.core.layout import Layout
 from partavg.core.partition import whole
 from partavg.core.plan import Plan

@@ -1,18 +1,17 @@
 """Exchange between workers: averaging parts, now or on their way, and handing models over."""
 
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from itertools import accumulate
-from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, tensor
 
 from partavg.core.abilities import abilities
 from partavg.core.aggregate import About, one_message, weighted_sum
+from partavg.core.arrival import arrive_, count_on_, counters_of
 from partavg.core.average import (
     Arriving,
     LeftOut,
@@ -30,10 +29,10 @@ from partavg.core.participation import Participation
 from partavg.core.partition import Span
 from partavg.core.plan import Plan
 from partavg.core.seeds import fold
-from partavg.core.share import Share, share_of
-from partavg.core.solver import Solver, State, Sync
+from partavg.core.share import Share, memory_to_send, recalled, share_of
+from partavg.core.solver import Solver, Sync
 from partavg.core.trial import message_length, sends_parameters
-from partavg.core.workers import Workers, arrived
+from partavg.core.workers import Workers
 
 
 def average_(
@@ -72,7 +71,7 @@ def average_(
             "total": arriving,
             "lengths": lengths,
             "sent": [rows.clone() for rows in share.params],
-            "counted": workers.buffers[:, _counters(workers, plan, part)],
+            "counted": workers.buffers[:, counters_of(workers, plan, part)],
         }
         return
     mix = plan.mix or 0.0
@@ -80,10 +79,10 @@ def average_(
     try:
         total = arriving()
     except LeftOut:
-        _count_on_(workers, part, plan, solver, sync)
+        count_on_(workers, part, plan, solver, sync)
         return
     _, statistics = workers.columns((), buffer_spans)
-    with _recalled(workers, share, solver) as (memory, places):
+    with recalled(workers, share, solver) as (memory, places):
         deliver_(share.params, statistics, total, lengths, memory, places, solver=solver, sync=sync)
     share.note_common_()
     for rows, before in zip(share.params, own, strict=bool(own)):
@@ -128,7 +127,7 @@ def _send(
             raise ValueError("an aggregate must know the start: call workers.remember_start_()")
         told = about(share.common, part, workers.step, plan, solver, share.spans)
         combine = partial(one_message, plan.aggregate, about=told)
-    memory, places = _memory_to_send(workers, share, solver)
+    memory, places = memory_to_send(workers, share, solver)
     arriving, lengths = collect(
         share.params,
         workers.columns((), buffers)[1],
@@ -143,36 +142,6 @@ def _send(
         combine=combine,
     )
     return arriving, lengths, share
-
-
-def _count_on_(workers: Workers, part: int, plan: Plan, solver: Solver, sync: Sync) -> None:
-    """Nothing arrived: the steps of a part are still those since its last averaging."""
-    if plan.fresh is None:
-        workers.steps[:, part : part + 1] += sync.steps
-        workers.lr_sum[:, part : part + 1] += sync.lr_sum
-    if abilities(solver).outer_step:
-        workers.set_outer_steps_(part, sync.outer_steps - 1)
-
-
-Recalled = tuple[State, Sequence[Span]]
-"""What is remembered of some columns, and where these lie in it."""
-
-
-def _memory_to_send(workers: Workers, share: Share, solver: Solver) -> Recalled:
-    if abilities(solver).plain or share.drawn:
-        return share.memory, share.spans
-    return workers.recall(share.spans, to_send=True)
-
-
-@contextmanager
-def _recalled(workers: Workers, share: Share, solver: Solver) -> Iterator[Recalled]:
-    """What is remembered of a share's columns, to change it."""
-    if abilities(solver).plain or share.drawn:
-        yield share.memory, share.spans
-        return
-    memory, places = workers.recall(share.spans)
-    yield memory, places
-    workers.remember_(share.spans, memory)
 
 
 def about(
@@ -198,83 +167,6 @@ def _places(spans: Sequence[Span], solver: Solver) -> tuple[slice, ...]:
     each = (length.per_column * width + length.per_span for width in widths)
     starts = accumulate(each, initial=0)
     return tuple(slice(at, at + width) for at, width in zip(starts, widths, strict=False))
-
-
-def arrive_(
-    workers: Workers,
-    plan: Plan,
-    solver: Solver,
-    *,
-    at_once: bool = False,
-    averaged_again: Collection[int] = (),
-) -> None:
-    """Apply the averages that arrive with this step: x ← u + (x now − x when it was sent).
-
-    With a `mix` α it is x ← (1 − α) u + α (x now), u being what the solver makes of the average.
-
-    Buffers are what was averaged, without what happened since: the difference of two variances is
-    none, and with it one could turn negative. Only whole numbers count on. The buffers of
-    parts that are `averaged_again` at once do not become what is older.
-    """
-    for part, message in list(workers.pending.items()):
-        if at_once or message["arrives"] <= workers.step:
-            _arrive_(workers, plan, solver, part, message, again=part in averaged_again)
-            del workers.pending[part]
-
-
-def _arrive_(
-    workers: Workers,
-    plan: Plan,
-    solver: Solver,
-    part: int,
-    message: dict[str, Any],
-    *,
-    again: bool,
-) -> None:
-    """Apply an average that arrives."""
-    sync = Sync(*message["sync"])
-    try:
-        total = arrived(message)
-    except LeftOut:
-        _count_on_(workers, part, plan, solver, sync)
-        return
-    counters = _counters(workers, plan, part)
-    share = share_of(workers, plan, part, message.get("sent_at", 0))
-    _, buffers = workers.columns((), plan.buffer_parts[part])
-    if again:
-        counters, buffers = counters[:0], [rows.clone() for rows in buffers]
-    sent = message["sent"][: len(share.spans)]
-    since = workers.buffers[:, counters]
-    if len(counters):
-        since = since - message.get("counted", since)  # 0.1 did not know of it
-    if plan.mix is None:
-        for rows, before in zip(share.params, sent, strict=True):
-            rows.sub_(before)
-    lengths = message["lengths"]
-    with _recalled(workers, share, solver) as (memory, places):
-        deliver_(sent, buffers, total, lengths, memory, places, solver=solver, sync=sync)
-    share._replace(params=sent).note_common_()
-    for rows, after in zip(share.params, sent, strict=True):
-        if plan.mix is None:
-            rows.add_(after)
-        else:
-            rows.copy_(after.lerp_(rows, plan.mix))
-    share.put_back_(workers)
-    workers.buffers[:, counters] += since
-
-
-def _counters(workers: Workers, plan: Plan, part: int) -> Int[Tensor, "c"]:
-    """The columns of a part's buffers that hold whole numbers."""
-    return _within(plan.counters, plan.buffer_parts[part], workers.buffers.device)
-
-
-@lru_cache(maxsize=1024)
-def _within(
-    columns: tuple[int, ...], spans: tuple[Span, ...], device: torch.device
-) -> Int[Tensor, "c"]:
-    """Those columns that lie in spans; to send them to a GPU at every averaging would stop it."""
-    some = [at for at in columns if any(start <= at < stop for start, stop in spans)]
-    return torch.tensor(some, dtype=torch.int64, device=device)
 
 
 def settle_(

@@ -10,8 +10,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from partavg.core.abilities import lowest, step_weight
+from partavg.core.arrival import arrive_
 from partavg.core.average import Reduce, alone
-from partavg.core.exchange import arrive_, average_, redistribute_
+from partavg.core.exchange import average_, redistribute_
 from partavg.core.inputs import Inputs, each
 from partavg.core.partition import Span
 from partavg.core.plan import Plan

@@ -1,16 +1,18 @@
 """The columns that an averaging is about, and what is remembered of them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from partavg.core.abilities import abilities
 from partavg.core.average import Views
 from partavg.core.partition import Span
 from partavg.core.plan import Plan
-from partavg.core.solver import State
+from partavg.core.solver import Solver, State
 from partavg.core.workers import Workers
 
 
@@ -72,3 +74,25 @@ def share_of(workers: Workers, plan: Plan, part: int, step: int) -> Share:
     }
     common = None if workers.common is None else workers.common[index]
     return Share([params], (Span(0, len(index)),), memory, common, Drawn(views, places, index))
+
+
+Recalled = tuple[State, Sequence[Span]]
+"""What is remembered of some columns, and where these lie in it."""
+
+
+def memory_to_send(workers: Workers, share: Share, solver: Solver) -> Recalled:
+    """What is remembered of a share's columns, as far as a message needs it."""
+    if abilities(solver).plain or share.drawn:
+        return share.memory, share.spans
+    return workers.recall(share.spans, to_send=True)
+
+
+@contextmanager
+def recalled(workers: Workers, share: Share, solver: Solver) -> Iterator[Recalled]:
+    """What is remembered of a share's columns, to change it."""
+    if abilities(solver).plain or share.drawn:
+        yield share.memory, share.spans
+        return
+    memory, places = workers.recall(share.spans)
+    yield memory, places
+    workers.remember_(share.spans, memory)

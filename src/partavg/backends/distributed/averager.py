@@ -41,8 +41,9 @@ from partavg.backends.distributed.uneven import Uneven
 from partavg.backends.distributed.watch import Watch
 from partavg.backends.lost import RankLost
 from partavg.core.abilities import abilities, step_weight
+from partavg.core.arrival import arrive_
 from partavg.core.average import collect, deliver_, reduced
-from partavg.core.exchange import arrive_, average_, send, settle_
+from partavg.core.exchange import average_, send, settle_
 from partavg.core.mean import Mean
 from partavg.core.partition import Partition, Span
 from partavg.core.schedule import Schedule

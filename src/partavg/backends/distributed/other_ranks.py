@@ -8,7 +8,8 @@ from partavg.backends.distributed.collectives import Collective
 from partavg.backends.distributed.evaluating import average_views_
 from partavg.backends.distributed.module_row import ModuleRow
 from partavg.core.abilities import abilities
-from partavg.core.exchange import arrive_, settle_
+from partavg.core.arrival import arrive_
+from partavg.core.exchange import settle_
 from partavg.core.mean import Mean
 from partavg.core.plan import Plan
 from partavg.core.solver import Solver
