@@ -14,7 +14,7 @@ import partavg
 from partavg.backends.distributed import Averager
 
 State = dict[str, Tensor]
-STEPS, LR = 9, 0.05
+STEPS, LR = 7, 0.05
 
 
 def model(hidden: int = 7, *, normed: bool = False) -> nn.Module:

@@ -30,7 +30,6 @@ def cut(hidden: int) -> Partition:
 
 CASES: dict[str, tuple[dict[str, Any], tuple[str, dict[str, Any]]]] = {
     "plain": ({"interval": 3}, SGD),
-    "periodic": ({"interval": 3, "parts": 1}, ADAMW),
     "by layer": ({"interval": 4, "partition": "layer"}, ADAMW),
     "blocks": ({"interval": 3, "partition": "blocks", "shuffle": True}, SGD),
     "own partition": ({"interval": 3, "partition": cut(7)}, SGD),
@@ -52,7 +51,7 @@ def test_fully_sharded_replicas_are_unsharded_workers(four: Ranks, name: str) ->
 
 
 @pytest.mark.parametrize(
-    "name", ["plain", "diloco", "scaffold", "fedprox", "delay", "own partition of 10"]
+    "name", ["plain", "diloco", "scaffold", "own partition of 10"]
 )
 def test_tensor_parallel_replicas_are_unsharded_workers(four: Ranks, name: str) -> None:
     check(four(loops.compared, loops.tensor_parallel, *CASES[name]))
