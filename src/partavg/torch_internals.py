@@ -52,27 +52,24 @@ def _opened(group: "ProcessGroup | None") -> "Store":
     return store
 
 
-def group_alike(group: "ProcessGroup", name: str, kind: str) -> "ProcessGroup":
+def group_alike(group: "ProcessGroup", name: str, kind: str) -> "ProcessGroup | None":
     """Another group of the same ranks, by a name that none had; all must take part."""
     return group_of(distributed.get_process_group_ranks(group), name, kind, group)
 
 
-def group_of(ranks: list[int], name: str, kind: str, like: Any = None) -> "ProcessGroup":
+def group_of(ranks: list[int], name: str, kind: str, like: Any = None) -> "ProcessGroup | None":
     """A group of some ranks by a name that none had, as patient as another; they must take part.
 
-    Its kind is that of its backend, like "gloo".
-
-    Otherwise as torch names it, after the groups that there are: then a group that was destroyed
-    must not come back, or it would find addresses of old.
+    Its kind is that of its backend, like "gloo". None where torch gives names itself: it would give
+    that of a group which is gone to the next one, who finds its addresses and nobody there.
     """
     known = distributed.distributed_c10d
     make, world = (getattr(known, key, None) for key in ("_new_process_group_helper", "_world"))
     if make is None or world is None:
-        made: ProcessGroup = distributed.new_group(ranks, use_local_synchronization=True)
-        return made
+        return None
     place = ranks.index(distributed.get_rank())
     given = len(ranks), place, ranks, kind, store_of(like), name
-    made = make(*given, timeout=_timeout(like or distributed.group.WORLD))[0]
+    made: ProcessGroup = make(*given, timeout=_timeout(like or distributed.group.WORLD))[0]
     world.pg_group_ranks[made] = {rank: at for at, rank in enumerate(ranks)}
     return made
 
@@ -113,7 +110,7 @@ def is_compiled(module: nn.Module) -> bool:
 
 
 def uncompiled(module: nn.Module) -> nn.Module:
-    """The module that torch.compile was given, or the module itself."""
+    """The module that torch.compile was given; without that name, the module itself."""
     inner: nn.Module = getattr(module, "_orig_mod", module)
     return inner
 

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from partavg.backends.current_plan import CurrentPlan
 from partavg.backends.distributed.collectives import AllReduce, Collective, Left
-from partavg.backends.distributed.connections import Connections, why_it_left
+from partavg.backends.distributed.connections import Connections
 from partavg.backends.distributed.evaluating import (
     average_buffers_,
     average_model_,
@@ -290,8 +290,7 @@ class Averager:
     def _tell_why(self, error: BaseException) -> None:
         """Leave a word for the others, who wait in vain from now on."""
         self._row.pending.clear()  # what is on its way would keep connections open
-        if why := why_it_left(error):
-            self._connections.note(why, f"after step {self._row.step}")
+        self._connections.leave(error, f"after step {self._row.step}")
 
     def state_dict(self) -> dict[str, Any]:
         """All that a checkpoint needs beside the model and the optimizer; each rank has its own."""
@@ -389,8 +388,9 @@ class Averager:
         try:
             with self._connections.naming_lost(f"after step {step}"):
                 yield
-        except RankLost:
+        except RankLost as lost:
             self._row.pending.clear()
+            self._connections.pass_on(lost)
             self._hang_up()  # or those who wait for this rank would not hear of it
             raise
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+import torch
 import torch.distributed as dist
 from torch import nn
 
@@ -31,7 +32,7 @@ class Watch:
                 return f"parameter {name!r} is gone from the model since attach: {_REMEDY}"
             parameter = now[name]
             if (found := _kind(parameter)) != kind:
-                was, become = (" ".join(each[:3]) for each in (kind, found))
+                was, become = _in_words(kind), _in_words(found)
                 how = f"is {become}" if was != become else "lies otherwise in memory"
                 return f"parameter {name!r} {how} and was {was} at attach: {_REMEDY}"
             if parameter is not self._row.trainable[place]:
@@ -70,6 +71,13 @@ class Watch:
         rest_alike_(copies, groups[1:], self._row.params.device)  # inside machines and replicas
 
 
-def _kind(parameter: nn.Parameter) -> tuple[str, str, str, tuple[int, ...]]:
-    shape = "×".join(map(str, parameter.shape)) or "a number"
-    return shape, str(parameter.dtype), f"on {parameter.device}", parameter.stride()
+Kind = tuple[torch.Size, torch.dtype, torch.device, tuple[int, ...]]
+
+
+def _kind(parameter: nn.Parameter) -> Kind:
+    return parameter.shape, parameter.dtype, parameter.device, parameter.stride()
+
+
+def _in_words(kind: Kind) -> str:
+    shape, dtype, device, _ = kind
+    return f"{'×'.join(map(str, shape)) or 'a number'} {dtype} on {device}"
