@@ -3,7 +3,7 @@
     python benchmarks/gpu_attach.py [--device cpu]
 
 A small model is trained whole and sharded over a mesh of 1 × 1, both attached, and must end alike;
-with bf16 mixed precision also as without averaging, which for one replica changes nothing. Prints a
+in bf16, mixed or all, also as without averaging, which for one replica changes nothing. Prints a
 line per check, and ends with 1 if one of them fails.
 """
 
@@ -126,12 +126,12 @@ def as_unsharded(bench: Bench, setting: str, dtype: torch.dtype, limit: float) -
     return apart(sharded, bench.result(setting, dtype, sharded=False), limit)
 
 
-def mixed_precision(bench: Bench) -> str:
+def as_without(bench: Bench, dtype: torch.dtype, mixed: bool) -> str:
     """One replica's average is itself."""
-    net = bench.model(torch.float32, sharded=True, mixed=True)
+    net = bench.model(dtype, sharded=True, mixed=mixed)
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
     bench.train(net, optimizer)
-    return apart(bench.result("plain", torch.float32, sharded=True, mixed=True), whole(net), 0.0)
+    return apart(bench.result("plain", dtype, sharded=True, mixed=mixed), whole(net), 0.0)
 
 
 def not_finite(bench: Bench) -> str:
@@ -200,7 +200,8 @@ def main() -> int:
         for dtype, limit in ((torch.float64, 1e-9), (torch.float32, 1e-3)):
             kind = str(dtype).removeprefix("torch.")
             bench.check(f"{name}, {kind}", partial(as_unsharded, bench, name, dtype, limit))
-    bench.check("bf16 mixed precision", partial(mixed_precision, bench))
+    bench.check("bf16 mixed precision", partial(as_without, bench, torch.float32, True))
+    bench.check("a bf16 model", partial(as_without, bench, torch.bfloat16, False))
     bench.check("a number that is not finite", partial(not_finite, bench))
     bench.check("resumed", partial(resumed, bench))
     dist.destroy_process_group()

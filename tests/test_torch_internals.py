@@ -3,9 +3,11 @@
 import re
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
+from tests.backends.distributed import sharded_loops as loops
 from tests.ranks import started
 from torch import distributed, nn
 from torch.distributed import distributed_c10d
@@ -13,6 +15,7 @@ from torch.nn.modules import batchnorm, dropout
 
 import partavg
 from partavg import torch_internals
+from partavg.backends.distributed import shard_groups
 from partavg.backends.rank_failure import RollCall
 from partavg.engines.dropout import refused
 from partavg.engines.fused.recurrent.operation import weight_names
@@ -158,3 +161,20 @@ def test_random_calls_are_seen_where_torch_shows_them(
         assert calls == []
         torch.rand(3)
     assert bool(calls) is there
+
+
+def _sharded(rank: int) -> list[int]:
+    """The ranks that there are without a mesh's root, and a mesh whose group torch names."""
+    mesh = loops.mesh_of(1, 1, 2)
+    with patch.object(shard_groups, "group_of", lambda *_: None):
+        for _ in range(2):
+            net = loops.both(rank, mesh)
+            averager = partavg.attach(net, interval=1, mesh=mesh["replicate"])
+            averager.step()
+            averager.detach()
+    return torch_internals.root_ranks(object())
+
+
+def test_sharded_models_do_without_private_names() -> None:
+    with started(2) as ranks:
+        assert ranks(_sharded) == [[0, 1]] * 2

@@ -18,6 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 import partavg
 from partavg.backends.distributed import Averager
+from partavg.backends.distributed.box import held
 from partavg.solvers.scaffold import SCAFFOLD
 
 CASES: dict[str, tuple[dict[str, Any], tuple[str, dict[str, Any]]]] = {
@@ -95,6 +96,18 @@ def remembered(loop: Loop) -> loops.State:
     return {**moments, **{name: loops.whole(anchor) for name, anchor in anchors}}
 
 
+def off_center(loop: Loop) -> float:
+    """How far the mean of the replicas' controls is from the one that they have in common."""
+    memory = loop.averager.state_dict()["memory"]
+    worst = 0.0
+    for name in memory.get("control", {}):
+        own, common = held(memory["control"][name]).clone(), held(memory["common"][name])
+        dist.all_reduce(own, group=loop.mesh["replicate"].get_group())
+        replicas = loop.mesh["replicate"].size()
+        worst = max([worst, *(own / replicas - common).abs().flatten().tolist()])
+    return worst
+
+
 def save(rank: int, folder: Path, case: str) -> tuple[loops.State, loops.State]:
     """The first replica saves the consensus of two."""
     loop = Loop(rank, loops.mesh_of(2, 2), *CASES[case])
@@ -109,8 +122,8 @@ def save(rank: int, folder: Path, case: str) -> tuple[loops.State, loops.State]:
 
 def load(
     rank: int, folder: Path, case: str, shape: tuple[int, int]
-) -> tuple[loops.State, loops.State, int, loops.State]:
-    """What was loaded, and the consensus two steps later."""
+) -> tuple[loops.State, loops.State, int, loops.State, float]:
+    """What was loaded, the consensus two steps later, and how far controls are off then."""
     loop = Loop(rank, loops.mesh_of(*shape), *CASES[case])
     state = checkpoint(loop)
     dcp.load(state, checkpoint_id=folder)
@@ -123,7 +136,8 @@ def load(
     loop.averager.load_state_dict(state["averager"])
     loaded, kept, steps = loops.full(loop.net), remembered(loop), loop.averager.steps
     loop.train(6)
-    return loaded, kept, steps, loop.close()
+    off = off_center(loop)
+    return loaded, kept, steps, loop.close(), off
 
 
 @pytest.mark.parametrize("case", ["diloco", "scaffold"])
@@ -134,8 +148,9 @@ def test_a_checkpoint_of_two_replicas_goes_on_with_others(
     saved, memory = four(save, tmp_path, case)[0]
     for ranks, shape in ((two, (1, 2)), (four, (1, 4)), (four, (4, 1)), (four, (2, 2))):
         found = ranks(load, tmp_path, case, shape)
-        for loaded, kept, steps, then in found:
+        for loaded, kept, steps, then, off in found:
             assert steps == 4
+            assert off < 1e-12
             assert distance(loaded, saved) < 1e-12
             assert kept.keys() == memory.keys()
             assert distance(kept, memory) < 1e-12

@@ -59,6 +59,10 @@ def refused(rank: int, case: str) -> None:
             options["aggregate"] = Noisy()
         case "fedlama":
             options |= {"adapt": FedLAMA(2), "partition": "layer"}
+        case "fresh":
+            options["partition"] = "fresh"
+        case "uneven":
+            options["uneven"] = True
         case "weight":
             options["weight"] = 2.0 if rank == 3 else 1.0
     partavg.attach(net, interval=2, **options)
@@ -82,6 +86,8 @@ def refused(rank: int, case: str) -> None:
         ("another shard", "rank [23] has its shards at .*, rank [01] has"),
         ("aggregate", ".*does not go with an aggregate of your own, which must see whole messages"),
         ("fedlama", ".*does not go with FedLAMA, which compares whole parts"),
+        ("fresh", ".*does not go with fresh columns"),
+        ("uneven", ".*does not go with uneven steps"),
         ("weight", "rank 3 has weight 2.0, rank 2 has 1.0: start all ranks with the same"),
     ],
 )
@@ -138,3 +144,57 @@ def test_the_rank_whose_statistics_are_not_finite_is_named(four: Ranks) -> None:
     for done, text in four.answers(nan_in_a_copy):
         assert not done
         assert text.startswith("NotFinite: rank 3 sent a number that is not finite after step 2")
+
+
+def leaves(rank: int) -> None:
+    """A rank raises an error of its own; the others wait for it in averages of other shards."""
+    mesh = loops.mesh_of(2, 2)
+    net = loops.fully_sharded(rank, mesh)
+    with partavg.attach(net, interval=1, mesh=mesh["replicate"]) as averager:
+        for step in range(4):
+            if rank == 3 and step == 2:
+                raise OverflowError("too much")
+            averager.step()
+
+
+def test_a_rank_that_leaves_tells_those_of_other_shards(four: Ranks) -> None:
+    answers = four.answers(leaves)
+    assert answers[3][1].startswith("OverflowError: too much")
+    for done, text in answers[:3]:
+        assert not done
+        assert re.match(r"RankLost: rank 3 \(.*\) left after step 2: OverflowError: too much", text)
+
+
+def replaced(rank: int) -> None:
+    """A parameter that is frozen on one rank is trouble for all."""
+    mesh = loops.mesh_of(2, 2)
+    net = loops.fully_sharded(rank, mesh)
+    net[3].weight.requires_grad_(False)
+    with partavg.attach(net, interval=2, mesh=mesh["replicate"]) as averager:
+        averager.step()
+        net[3].weight.requires_grad_(rank == 3)
+        averager.step()
+
+
+def test_a_parameter_that_is_unfrozen_is_named_to_all(four: Ranks) -> None:
+    for done, text in four.answers(replaced):
+        assert not done
+        assert re.match(".*parameter '3.weight' was added or unfrozen since attach", text), text
+
+
+def frozen(rank: int) -> loops.State:
+    """Shards of frozen parameters are no copies of each other; whole numbers are."""
+    mesh = loops.mesh_of(2, 2)
+    net = loops.fully_sharded(rank, mesh, normed=True)
+    net[3].weight.requires_grad_(False)
+    with partavg.attach(net, interval=2, mesh=mesh["replicate"]):
+        net[1].num_batches_tracked.fill_(rank)
+        with torch.no_grad():
+            held(net[3].weight).fill_(rank)
+    return loops.full(net)
+
+
+def test_what_nobody_averages_is_that_of_the_first_replica(four: Ranks) -> None:
+    for state in four(frozen):
+        assert int(state["1.num_batches_tracked"]) == 0
+        assert state["3.weight"][:, 0].tolist() == [0.0, 0.0, 0.0, 1.0, 1.0]

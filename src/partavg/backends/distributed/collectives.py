@@ -66,6 +66,8 @@ class Collective(ABC):
 
     def close(self) -> None:
         """Send no more: let go of what this rank has for it alone."""
+        for trailer in self.trailers:
+            trailer.close()
         self.trailers = ()
 
     def state(self) -> dict[str, Any]:

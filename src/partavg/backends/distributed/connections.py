@@ -34,21 +34,17 @@ class Connections:
         self.groups: list[dist.ProcessGroup] = []
         self.rolls: list[RollCall] = []
         self._own: list[dist.ProcessGroup] = []
-        self._noted = False
-        deaf: list[dist.ProcessGroup] = []
+        self._noted, gloo = False, False
         for group, word in zip(groups, words, strict=True):
             kind = _kind(group, device)
             gloo = kind == "gloo"
             made = group_alike(group, f"partavg/{word}", kind) if apart or gloo else None
             self._own += [] if made is None else [made]
             self.groups.append(made or group)
-            if not gloo:
-                deaf.append(self.groups[-1])
-        called = zip(groups, words, strict=True) if everyone is None else [everyone]
-        for group, word in called:
-            roll = RollCall.of(group, word)
-            roll.wake = partial(_abort, deaf) if deaf else None
-            self.rolls.append(roll)
+            if everyone is None:
+                self.rolls.append(_called(group, word, None if gloo else self.groups[-1:]))
+        if everyone is not None:
+            self.rolls.append(_called(*everyone, None if gloo else self.groups))
 
     @contextmanager
     def naming_lost(self, when: str) -> Iterator[None]:
@@ -87,8 +83,17 @@ class Connections:
         self.groups, self.rolls, self._own = [], [], []
 
 
+def _called(
+    group: dist.ProcessGroup, word: str, waking: Sequence[dist.ProcessGroup] | None
+) -> RollCall:
+    """A roll call that, where nothing else does, wakes who waits in some groups."""
+    roll = RollCall.of(group, word)
+    if waking is not None:
+        roll.wake = partial(_abort, waking)
+    return roll
+
+
 def _abort(groups: Sequence[dist.ProcessGroup]) -> None:
-    """End the collectives of groups that would wait on for a rank that left."""
     for group in groups:
         group.abort()
 

@@ -94,7 +94,7 @@ def _gathered(group: dist.ProcessGroup, own: Tensor) -> Tensor:
 
 def _fingerprint(tensor: Tensor) -> int:
     """A number that is another one for another tensor, as good as always."""
-    sums = [tensor.new_zeros((), dtype=torch.int64)]
+    sums = [held(tensor).new_zeros((), dtype=torch.int64)]
     for chunk in torch.split(held(tensor).contiguous().view(-1).view(torch.uint8), _CHUNK):
         place = torch.arange(1, len(chunk) + 1, device=chunk.device)
         sums.append((chunk * (place * 0x9E3779B1 % 0xFFFFFFFB)).sum())

@@ -70,18 +70,14 @@ class ShardGroups:
         if own is None:
             return None
         ranks = sorted(rank for member in replica for rank in claims[member].between)
-        made, kind = [], dist.get_backend()
+        made: list[dist.ProcessGroup] = []
         if own.ndim == 1:
             inside = own.get_group()
         else:
-            word = f"partavg/{claims[replica[0]].word}/inside"
-            made.append(inside := _group(replica, word, kind))
-        if len(ranks) == dist.get_world_size():
-            everyone = dist.group.WORLD
-            assert everyone is not None
-        else:
-            word = f"partavg/{claims[ranks[0]].word}/everyone"
-            made.append(everyone := _group(ranks, word, kind))
+            inside = _made(replica, f"{claims[replica[0]].word}/inside", made)
+        everyone = dist.group.WORLD
+        if everyone is None or len(ranks) < dist.get_world_size():
+            everyone = _made(ranks, f"{claims[ranks[0]].word}/everyone", made)
         device = torch.device(mesh.device_type)
         return cls(between, inside, everyone, tuple(ranks), device, modules, made)
 
@@ -150,12 +146,6 @@ class ShardGroups:
                 dist.destroy_process_group(self.made.pop())
 
 
-def _group(ranks: list[int], word: str, kind: str) -> dist.ProcessGroup:
-    """A group of some ranks that nobody else has."""
-    made = group_of(ranks, word, kind)
-    return made or dist.new_group(ranks, backend=kind, use_local_synchronization=True)
-
-
 def check_mesh(mesh: object, group: object, manager: object) -> DeviceMesh:
     """The mesh, if replicas can be averaged along it."""
     if not isinstance(mesh, DeviceMesh):
@@ -193,6 +183,16 @@ def check_sharded(aggregate: Aggregate, adapt: Adapt | None, *, fresh: bool, une
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     """All parameters and buffers."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def _made(ranks: list[int], word: str, made: list[dist.ProcessGroup]) -> dist.ProcessGroup:
+    """A group of some ranks, which is noted; one that torch names must stay until the end."""
+    group = group_of(ranks, f"partavg/{word}", dist.get_backend())
+    if group is None:
+        stays: dist.ProcessGroup = dist.new_group(ranks, use_local_synchronization=True)
+        return stays
+    made.append(group)
+    return group
 
 
 def _fsdp_modules(model: nn.Module) -> tuple[Any, ...]:

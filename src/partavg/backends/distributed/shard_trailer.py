@@ -49,6 +49,10 @@ class ShardTrailer(Trailer):
         self._device = message.device
         return super().sign_(message)
 
+    def close(self) -> None:
+        """Let go of the group."""
+        del self._inside
+
     def _faulty(self, entries: Float[Tensor, "_"]) -> Bool[Tensor, "m"]:
         return super()._faulty(self._of_all(entries))
 

@@ -75,6 +75,9 @@ class Trailer:
         self.blame = ranks[mine]
         """The rank to name if this one's numbers are not finite."""
 
+    def close(self) -> None:
+        """Let go of what it is told by; most are told by messages alone."""
+
     @property
     def room(self) -> int:
         """Columns that the entries take."""
