@@ -4,8 +4,7 @@
 
 Each namespace is a machine with a folder of its own that has examples/own_loop.py in it. What the
 commands print is printed with the machine's number; the program ends with 0 if all of them did what
-the page says. Where the page says that a process is killed, it is the one of the second machine,
-as soon as two checkpoints are there.
+the page says. What dies, dies on the second machine, as soon as two checkpoints are there.
 """
 
 import argparse
@@ -16,8 +15,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 from time import monotonic, sleep
@@ -30,6 +29,7 @@ PAGE = ROOT / "docs" / "two-machines.md"
 PLACES = {
     "on both": (0, 1),
     "on both, and a process is killed": (0, 1),
+    "on both, and the second is started again": (0, 1),
     "on the first": (0,),
     "on the first, until stopped": (0,),
     "on the second": (1,),
@@ -80,18 +80,26 @@ class Machine:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            start_new_session=True,
         )
         Thread(target=self._say, args=(process,), daemon=True).start()
         return process
 
     def kill_worker(self) -> None:
-        """Kill the process that trains here, once it has kept two checkpoints."""
-        wait_for(lambda: (self.folder / "kept" / "0" / "2.pt").exists(), "a checkpoint")
-        for process in Path("/proc").glob("[0-9]*"):
-            if _trains(process) and _inside(process, self._site.namespace):
-                print(f"machine {self._number}: process {process.name} is killed", flush=True)
+        """Kill the process that trains here."""
+        for process in filter(_trains, self._processes()):
+            print(f"machine {self._number}: process {process.name} is killed", flush=True)
+            os.kill(int(process.name), signal.SIGKILL)
+
+    def clear(self) -> None:
+        """End all that still runs here."""
+        for process in self._processes():
+            with suppress(ProcessLookupError):
                 os.kill(int(process.name), signal.SIGKILL)
+
+    def _processes(self) -> list[Path]:
+        """The folders in /proc of all that runs in this namespace."""
+        every = Path("/proc").glob("[0-9]*")
+        return [process for process in every if _inside(process, self._site.namespace)]
 
     def _say(self, process: "subprocess.Popen[str]") -> None:
         assert process.stdout
@@ -114,9 +122,8 @@ def _inside(process: Path, namespace: str) -> bool:
         return False
 
 
-def wait_for(condition: "object", what: str) -> None:
+def wait_for(condition: Callable[[], bool], what: str) -> None:
     """Wait until something holds; leave if it does not come about."""
-    assert callable(condition)
     began = monotonic()
     while not condition():
         if monotonic() - began > PATIENCE:
@@ -127,14 +134,14 @@ def wait_for(condition: "object", what: str) -> None:
 @contextmanager
 def running(machines: list[Machine], block: Block) -> Iterator[list[subprocess.Popen[str]]]:
     """A block on its machines; whatever is left of it at the end is ended."""
-    processes = [machines[number].start(block.commands) for number in PLACES[block.place]]
+    places = [machines[number] for number in PLACES[block.place]]
+    processes = [machine.start(block.commands) for machine in places]
     try:
         yield processes
     finally:
-        for process in processes:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGTERM)
-                process.wait(PATIENCE)
+        for machine, process in zip(places, processes, strict=True):
+            machine.clear()
+            process.wait()
 
 
 def run(machines: list[Machine], block: Block) -> None:
@@ -142,8 +149,16 @@ def run(machines: list[Machine], block: Block) -> None:
     for line in block.commands.splitlines():
         print(f"{block.place}: {line}", flush=True)
     with running(machines, block) as processes:
+        if dying := "killed" in block.place or "again" in block.place:
+            kept = machines[1].folder / block.commands.split()[-1] / "0" / "2.pt"
+            wait_for(kept.exists, "a checkpoint")
         if "killed" in block.place:
             machines[1].kill_worker()
+        elif dying:
+            print("machine 1 dies, and is back", flush=True)
+            machines[1].clear()
+            processes[1].wait()
+            processes[1] = machines[1].start(block.commands)
         for process in processes:
             if process.wait(PATIENCE):
                 sys.exit(f"the page's command ended with {process.returncode}: see above")
@@ -165,7 +180,7 @@ def main() -> None:
         while todo:
             block = todo.pop(0)
             if "until stopped" in block.place:
-                with running(machines, block):
+                with running(machines[:1], block):
                     sleep(2)  # until it listens
                     run(machines, todo.pop(0))
             else:

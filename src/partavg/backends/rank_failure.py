@@ -87,11 +87,12 @@ class RollCall:
     ) -> "RollCall":
         """The roll call of a process group of torch.distributed; all its ranks must take part.
 
-        One after another need different names: the store remembers those who left before.
+        One after another need different names: the store remembers those who left before. Without
+        one they are told apart by torchrun's restarts, which machines count each by itself.
         """
         of = (group or distributed.group.WORLD).group_name  # type: ignore[union-attr]
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # the store outlives restarts
-        store = PrefixStore(f"partavg/roll/{of}/{name}/{attempt}", store_of(group))
+        known = name or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = PrefixStore(f"partavg/roll/{of}/{known}", store_of(group))
         rank, size = distributed.get_rank(group), distributed.get_world_size(group)
         called = distributed.get_process_group_ranks(group)
         return cls(store, rank, size, called=called, patience=patience)

@@ -150,7 +150,7 @@ def _check_function(pace: Any, ranks: int) -> None:
     if problem:
         raise ValueError(
             f"pace {shown(pace)} is no function of the step: {problem}; give this rank's number of "
-            f"steps in an interval, or partavg.Fixed(…)"
+            f"steps in an interval, or partavg.core.pace.Fixed(…)"
         )
     found = np.shape(pace(1))
     if found != (ranks,):
