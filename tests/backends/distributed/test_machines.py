@@ -1,25 +1,18 @@
 """Machines with several ranks: synchronous inside, in parts between them."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from tests.backends.distributed.loops import LR, distance, samples
-from tests.ranks import Ranks, started
+from tests.ranks import Ranks
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn import functional as F
 
 import partavg
 from partavg.solvers.fedprox import FedProx
-
-
-@pytest.fixture(scope="module")
-def four() -> Iterator[Ranks]:
-    with started(4) as ranks:
-        yield ranks
 
 
 def loop(

@@ -131,6 +131,9 @@ ENDINGS = {
     ),
     "aggregated": Case({"interval": 2, "aggregate": median}),
     "post-local": Case({"interval": 4, "adapt": PostLocal(5)}),
+    "offsets": Case({"interval": 4, "offsets": (1, 3, 3), "mix": 0.3}),
+    "fresh": Case({"interval": 4, "partition": "fresh", "solver": fedavgm()}, PLAIN),
+    "mix": Case({"interval": 4, "parts": 2, "mix": 0.3}),
 }
 
 

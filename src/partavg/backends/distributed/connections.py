@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -26,19 +27,26 @@ class Connections:
         device: torch.device,
         *,
         apart: bool = False,
+        everyone: tuple[dist.ProcessGroup, str] | None = None,
     ) -> None:
+        """Where groups are those of shards, `everyone` answers one roll call, by a word."""
         self.groups: list[dist.ProcessGroup] = []
         self.rolls: list[RollCall] = []
         self._own: list[dist.ProcessGroup] = []
         self._noted = False
+        deaf: list[dist.ProcessGroup] = []
         for group, word in zip(groups, words, strict=True):
             kind = _kind(group, device)
             gloo = kind == "gloo"
             made = group_alike(group, f"partavg/{word}", kind) if apart or gloo else None
             self._own += [] if made is None else [made]
             self.groups.append(made or group)
+            if not gloo:
+                deaf.append(self.groups[-1])
+        called = zip(groups, words, strict=True) if everyone is None else [everyone]
+        for group, word in called:
             roll = RollCall.of(group, word)
-            roll.wake = None if gloo else self.groups[-1].abort
+            roll.wake = partial(_abort, deaf) if deaf else None
             self.rolls.append(roll)
 
     @contextmanager
@@ -76,6 +84,12 @@ class Connections:
             with suppress(ValueError, AssertionError):  # the user ended all groups already
                 dist.destroy_process_group(group)
         self.groups, self.rolls, self._own = [], [], []
+
+
+def _abort(groups: Sequence[dist.ProcessGroup]) -> None:
+    """End the collectives of groups that would wait on for a rank that left."""
+    for group in groups:
+        group.abort()
 
 
 def _kind(group: dist.ProcessGroup, device: torch.device) -> str:

@@ -38,6 +38,7 @@ class UnevenTrailer(Trailer):
 
     ended = 0
     """How many steps ago this rank asked for the consensus, while it waits for the others."""
+    _all_at_work = True
 
     def sign_(self, message: Float[Tensor, "_"]) -> Float[Tensor, "4"]:
         """Write one's own entry, and since when one waits."""
@@ -54,11 +55,16 @@ class UnevenTrailer(Trailer):
     def check(self, entries: Sequence[RankReport]) -> None:
         """Raise an error as for others, or AllEnded."""
         ended = [entry for entry in entries if entry.deed == LEAVES]
-        longest = max((e.seconds for e in entries if e.deed != LEAVES), default=0.0)
-        as_if_at_work = {"deed": AVERAGES, "seconds": longest}
-        super().check([e._replace(**as_if_at_work) if e.deed == LEAVES else e for e in entries])
+        self._all_at_work = not ended
+        resting = {"deed": AVERAGES, "seconds": 0.0}
+        super().check([e._replace(**resting) if e.deed == LEAVES else e for e in entries])
         if self.ended and len(ended) == len(entries):
             raise AllEnded(self.step - int(min(entry.seconds for entry in ended)))
+
+    def _watch(self, seconds: Sequence[float]) -> None:
+        """Those who still train are not slow because others have ended."""
+        if self._all_at_work:
+            super()._watch(seconds)
 
 
 class Uneven:

@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from partavg.backends.distributed.box import is_distributed
 from partavg.backends.distributed.likeness import all_alike, rest_alike_, untouched
 from partavg.backends.distributed.module_row import ModuleRow
 from partavg.core.aggregate import weighted_sum
@@ -65,7 +66,9 @@ class Watch:
     def rest_alike_(self, groups: Sequence[dist.ProcessGroup]) -> None:
         """Give all ranks the same of what nobody averages: frozen parameters, whole numbers."""
         rest = untouched(self._model, self._row, self._is_local)
-        rest_alike_(rest, groups, self._row.params.device)
+        copies = {name: tensor for name, tensor in rest.items() if not is_distributed(tensor)}
+        rest_alike_(rest, groups[:1], self._row.params.device)
+        rest_alike_(copies, groups[1:], self._row.params.device)  # inside machines and replicas
 
 
 Kind = tuple[torch.Size, torch.dtype, torch.device, tuple[int, ...]]
