@@ -77,12 +77,12 @@ class PartialAveraging(TrainerCallback):
         """Give all ranks the averaged model, unless the best one was loaded."""
         assert self.averager
         best = args.load_best_model_at_end and state.best_model_checkpoint
-        loaded = {name: tensor.clone() for name, tensor in own_tensors(model).items() if best}
+        loaded = [(tensor, tensor.clone()) for tensor in own_tensors(model).values() if best]
         self.averager.consensus()
         self.leave()
         with torch.no_grad():
-            for name, tensor in loaded.items():
-                own_tensors(model)[name].copy_(tensor)
+            for tensor, value in loaded:
+                tensor.copy_(value)
 
     def leave(self, error: BaseException | None = None) -> None:
         """End a training, wherever it is."""
