@@ -390,11 +390,13 @@ def attaching() -> Iterator[Call]:
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     good = {
         "model": net, "optimizer": optimizer, "interval": 2, "parts": 1, "partition": "channel",
-        "shuffle": True, "delay": 0, "wire": "full", "buffers": "part", "local": (), "weight": 1.0,
-        "solver": None, "adapt": None, "group": None, "manager": None, "scaler": None, "seed": 0,
+        "shuffle": True, "offsets": (0, 1), "delay": 0, "mix": 0.5, "wire": "full",
+        "buffers": "part", "local": (), "weight": 1.0, "solver": None, "adapt": None,
+        "group": None, "manager": None, "scaler": None, "seed": 0,
         "aggregate": lambda messages, weights, about: weights @ messages,
     }  # fmt: skip
     accepts = {
+        "offsets": {"None"}, "mix": {"None", "0", "0.5"},
         "optimizer": {"None"}, "parts": {"None"}, "shuffle": {"True"}, "delay": {"0"},
         "local": {"an empty list"}, "weight": {"0.5", "1.5", "2.0", "10^30"}, "solver": {"None"},
         "adapt": {"None"}, "group": {"None"}, "manager": {"None"}, "scaler": {"None"},

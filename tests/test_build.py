@@ -1,5 +1,6 @@
 """What cannot start is refused before it starts."""
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 import partavg
 from partavg import build
 from partavg.build import check
+from partavg.config_toml import dump, parse
 
 
 @pytest.mark.parametrize(
@@ -43,6 +45,12 @@ from partavg.build import check
             "compares models with the last average",
         ),
         ({"averaging": {"delay": 4}}, "delay 4 is not below the interval 4"),
+        ({"averaging": {"offsets": [1, 5]}}, "offset 5 is no step of an interval of 4"),
+        ({"averaging": {"partition": [["1"], ["nothing"]]}}, "'nothing', which matches no"),
+        ({"averaging": {"partition": "fresh", "delay": 1}}, "lets a column be drawn again"),
+        ({"averaging": {"partition": "fresh"}, "solver": NOVA}, "counts the steps since a part"),
+        ({"averaging": {"mix": 0.5}, "solver": NOVA}, "compares models with the last average"),
+        ({"averaging": {"mix": 1.0}}, "averaging.mix = 1.0"),
         ({"adapt": {"name": "post_local"}}, "give adapt.until"),
         ({"adapt": {"name": "fedlama"}, "averaging": {"parts": 1}}, "needs parts to tell apart"),
         ({"images": {"crop": 2}}, "images.crop and images.flip are for images"),
@@ -85,3 +93,33 @@ def test_trying_a_model_leaves_it_as_it_was() -> None:
     assert made.training
     assert not made.norm.training
     assert made.calls == 0
+
+
+STREAMS = [
+    {"interval": 6, "partition": "strided", "offsets": [1, 4], "delay": 2, "mix": 0.5},
+    {"interval": 5, "partition": [["1"], ["2.*", "5.*"]], "offsets": [0, 3]},
+    {"interval": 4, "partition": "fresh"},
+]
+
+
+def made(averaging: dict) -> partavg.Simulation:
+    return build.simulation(tasks.config(averaging=averaging), tasks.data(), torch.device("cpu"))
+
+
+@pytest.mark.parametrize("averaging", STREAMS)
+def test_streams_train_resume_and_are_written_down(averaging: dict) -> None:
+    config = tasks.config(averaging=averaging)
+    assert parse(tomllib.loads(dump(config))) == config
+    check(config, tasks.data())
+    whole, half, resumed = (made(averaging) for _ in range(3))
+    for _ in whole.train(9):
+        pass
+    for _ in half.train(5):
+        pass
+    resumed.load(half.state())
+    for _ in resumed.train(9):
+        pass
+    assert torch.equal(whole.workers.params, resumed.workers.params)
+    assert whole.workers.bytes == resumed.workers.bytes
+    with pytest.raises(ValueError, match="the state was saved with averaging"):
+        made({"interval": 4}).load(half.state())

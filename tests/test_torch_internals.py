@@ -60,6 +60,30 @@ def test_ranks_find_a_store(private: bool) -> None:
     assert {kind == "TCPStore" for kind, _ in answers} == {not private}
 
 
+def _own_group(rank: int, private: bool) -> tuple[bool, float]:
+    """Whether an averager has a group of its own, and the mean that it makes."""
+    make = distributed_c10d._new_process_group_helper
+    if not private:
+        del distributed_c10d._new_process_group_helper
+    try:
+        for _ in range(2):  # a name must not come back
+            net = nn.Linear(1, 1)
+            averager = partavg.attach(net, interval=1)
+            own = averager._connections.groups != [distributed.group.WORLD]
+            nn.init.constant_(net.weight, rank)
+            averager.step()
+            averager.detach()
+    finally:
+        distributed_c10d._new_process_group_helper = make
+    return own, net.weight.item()
+
+
+@pytest.mark.parametrize("private", [True, False], ids=["private", "public"])
+def test_attach_makes_groups_of_its_own(private: bool) -> None:
+    with started(2) as ranks:
+        assert ranks(_own_group, private) == [(private, 0.5)] * 2
+
+
 NORMS = nn.BatchNorm1d(3), nn.BatchNorm2d(3), nn.BatchNorm3d(3), nn.SyncBatchNorm(3)
 DROPOUTS = nn.Dropout(), nn.Dropout1d(), nn.Dropout2d(), nn.Dropout3d(), nn.AlphaDropout()
 

@@ -270,7 +270,7 @@ def _with_default(parameter: inspect.Parameter, field: Field[Any]) -> inspect.Pa
 
 def _value(hint: Any, value: Any, key: str) -> Any:
     if isinstance(value, list) and get_origin(hint) is not list:
-        value = tuple(value)
+        value = tuple(tuple(one) if isinstance(one, list) else one for one in value)
     try:
         return TypeAdapter(hint, config=_FINITE).validate_python(value, strict=True)
     except PydanticSchemaGenerationError:

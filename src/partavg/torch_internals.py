@@ -16,6 +16,7 @@ from torch import distributed, nn
 from torch.nn.modules import batchnorm, dropout
 
 if TYPE_CHECKING:  # not every torch is built with it
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.distributed_c10d import ProcessGroup, Store
 
 
@@ -51,34 +52,44 @@ def _opened(group: "ProcessGroup | None") -> "Store":
     return store
 
 
-def group_alike(group: "ProcessGroup", name: str, kind: str) -> "ProcessGroup":
-    """Another group of the same ranks, by a name that none had; all must take part.
+def group_alike(group: "ProcessGroup", name: str, kind: str) -> "ProcessGroup | None":
+    """Another group of the same ranks, by a name that none had; all must take part."""
+    return group_of(distributed.get_process_group_ranks(group), name, kind, group)
 
-    Its kind is that of its backend, like "gloo".
 
-    Otherwise as torch names it, after the groups that there are: then a group that was destroyed
-    must not come back, or it would find addresses of old.
+def group_of(ranks: list[int], name: str, kind: str, like: Any = None) -> "ProcessGroup | None":
+    """A group of some ranks by a name that none had, as patient as another; they must take part.
+
+    Its kind is that of its backend, like "gloo". None where torch gives names itself: it would give
+    that of a group which is gone to the next one, who finds its addresses and nobody there.
     """
     known = distributed.distributed_c10d
-    ranks = distributed.get_process_group_ranks(group)
     make, world = (getattr(known, key, None) for key in ("_new_process_group_helper", "_world"))
     if make is None or world is None:
-        made: ProcessGroup = distributed.new_group(ranks, use_local_synchronization=True)
-        return made
+        return None
     place = ranks.index(distributed.get_rank())
-    given = len(ranks), place, ranks, kind, store_of(group), name
-    made = make(*given, timeout=_timeout(group))[0]
+    given = len(ranks), place, ranks, kind, store_of(like), name
+    made: ProcessGroup = make(*given, timeout=_timeout(like or distributed.group.WORLD))[0]
     world.pg_group_ranks[made] = {rank: at for at, rank in enumerate(ranks)}
     return made
 
 
-def _timeout(group: "ProcessGroup") -> timedelta:
+def _timeout(group: Any) -> timedelta:
     """How long a group waits; otherwise as long as torch does where nobody says anything."""
     for device in map(torch.device, ("cuda", "cpu")):
         with suppress(AttributeError, RuntimeError):
             found: timedelta = group._get_backend(device).options._timeout
             return found
     return timedelta(minutes=30)
+
+
+def root_ranks(mesh: "DeviceMesh") -> list[int]:
+    """The ranks of the mesh that a mesh is a dimension of; without that name, all there are."""
+    found = getattr(mesh, "_get_root_mesh", None)
+    if found is None:
+        return list(range(distributed.get_world_size()))
+    ranks: list[int] = found().mesh.flatten().tolist()
+    return ranks
 
 
 def batch_norms() -> tuple[type[nn.Module], ...]:
@@ -99,7 +110,7 @@ def is_compiled(module: nn.Module) -> bool:
 
 
 def uncompiled(module: nn.Module) -> nn.Module:
-    """The module that torch.compile was given, or the module itself."""
+    """The module that torch.compile was given; without that name, the module itself."""
     inner: nn.Module = getattr(module, "_orig_mod", module)
     return inner
 

@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -153,3 +153,37 @@ def test_facts_are_known_to_all(rolls: list[RollCall]) -> None:
     for roll in made:
         assert [facts["torch"] for facts in roll.facts] == ["0", "1"]
         roll.close()
+
+
+def test_a_rank_that_waits_is_woken_where_connections_do_not_break(rolls: list[RollCall]) -> None:
+    """As with NCCL, whose collectives go on waiting for a rank that is gone."""
+    over = threading.Event()
+    for roll in rolls:
+        roll.wake = over.set
+    rolls[1].note("ValueError: odd", "after step 4")
+    rolls[1].leave()
+    with pytest.raises(RankLost) as caught, rolls[2].naming_lost("after step 5"):
+        assert over.wait(seconds())
+    assert str(caught.value) == f"{rolls[2].name(1)} left after step 4: ValueError: odd"
+    with rolls[0].naming_lost("after step 5"):
+        pass
+
+
+def test_a_rank_that_stops_by_agreement_wakes_nobody(
+    rolls: list[RollCall], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    glances = threading.Semaphore(0)
+    monkeypatch.setattr(RollCall, "_wake_up", _counting(RollCall._wake_up, glances))
+    rolls[2].wake = lambda: pytest.fail("nobody left")
+    with rolls[2].naming_lost("after step 5"):
+        rolls[1].note("parameter 'x' was added", "after step 4")
+        for _ in range(8):
+            assert glances.acquire(timeout=seconds())
+
+
+def _counting(own: Callable[..., None], glances: threading.Semaphore) -> Callable[..., None]:
+    def counted(self: RollCall) -> None:
+        own(self)
+        glances.release()
+
+    return counted

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.amp import GradScaler
 
 import partavg
 
@@ -38,18 +39,23 @@ def twin(
     clip: float = 0.0,
     rates: torch.optim.lr_scheduler.LRScheduler | None = None,
     context: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    scaler: GradScaler | None = None,
 ) -> dict[str, Tensor]:
     """The model after a plain loop with `partavg.attach` over the same batches."""
-    with partavg.attach(model, optimizer, **options):
+    own = {**options, "scaler": scaler} if scaler else options
+    scaler = scaler or GradScaler("cpu", enabled=False)
+    with partavg.attach(model, optimizer, **own):
         for first in range(0, len(batches), accumulate):
             optimizer.zero_grad()
             for batch in batches[first : first + accumulate]:
                 with context():
                     loss = loss_of(model, batch) / accumulate
-                loss.backward()
+                scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
             if clip:
                 nn.utils.clip_grad_norm_(model.parameters(), clip)
-            optimizer.step()
+            scaler.step(optimizer)
+            scaler.update()
             if rates:
                 rates.step()
     return copy(model)
@@ -65,7 +71,7 @@ def mean_over_ranks(model: dict[str, Tensor]) -> dict[str, Tensor]:
     for tensor in mean.values():
         if tensor.is_floating_point():
             dist.all_reduce(tensor)
-            tensor /= RANKS
+            tensor /= dist.get_world_size()
     return mean
 
 

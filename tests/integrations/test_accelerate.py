@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from safetensors.torch import load_file
 from tests.integrations.frameworks import RANKS, apart, copy, distance, mean_over_ranks, twin
 from tests.ranks import Ranks
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -33,18 +33,25 @@ def samples() -> TensorDataset:
 
 
 def loss_of(model: nn.Module, batch: Any) -> Tensor:
-    return F.cross_entropy(model(batch[0]), batch[1])
+    inputs, targets, factor = batch
+    return factor * F.cross_entropy(model(inputs), targets)
 
 
 class Loop:
     """A loop as accelerate's examples for LocalSGD have it."""
 
-    def __init__(self, rank: int, accumulate: int, options: dict[str, Any]) -> None:
+    def __init__(
+        self, rank: int, accumulate: int, options: dict[str, Any], *, scaled: bool = False
+    ) -> None:
         from accelerate import Accelerator
 
         from partavg.integrations.accelerate import PartialAveraging
 
         self.accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulate)
+        if scaled:  # as accelerate does for fp16, which it has on GPUs only
+            self.accelerator.scaler = GradScaler("cpu")
+        self.bad = BATCHES // 2 if scaled and rank == 1 else None
+        """The batch, of one rank, whose gradients are not finite."""
         self.plain = net(rank)
         optimizer = torch.optim.SGD(self.plain.parameters(), lr=LR, momentum=0.9)
         self.model, self.optimizer, self.loader = self.accelerator.prepare(
@@ -59,6 +66,7 @@ class Loop:
         """Some batches of an epoch."""
         for number, batch in enumerate(self.loader):
             if first <= number < stop:
+                batch = (*batch, float("nan") if number == self.bad else 1.0)
                 self.seen.append(batch)
                 with self.accelerator.accumulate(self.model):
                     self.accelerator.backward(loss_of(self.model, batch))
@@ -67,34 +75,41 @@ class Loop:
                     self.averaging.step()
 
 
-def both(rank: int, accumulate: int, options: dict[str, Any]) -> tuple[float, float, int, Tensor]:
+def both(
+    rank: int, accumulate: int, options: dict[str, Any], scaled: bool = False
+) -> tuple[float, float, int, int, Tensor]:
     """How far the loop's model is from the twin's and from the mean; its steps, what it saw."""
-    loop = Loop(rank, accumulate, options)
+    loop = Loop(rank, accumulate, options, scaled=scaled)
     with loop.averaging:
         loop.run()
     model = net(rank)
     optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
-    other = twin(model, optimizer, loop.seen, loss_of, options, accumulate=accumulate)
-    found = copy(loop.plain)
-    steps = loop.averaging.averager.steps
-    return distance(found, other), apart(found), steps, torch.cat([x for x, _ in loop.seen])
+    other = twin(
+        model, optimizer, loop.seen, loss_of, options,
+        accumulate=accumulate, scaler=GradScaler("cpu") if scaled else None,
+    )  # fmt: skip
+    found, averager = copy(loop.plain), loop.averaging.averager
+    assert averager
+    seen = torch.cat([inputs for inputs, *_ in loop.seen])
+    return distance(found, other), apart(found), averager.steps, averager.skipped, seen
 
 
-CASES: dict[str, tuple[int, dict[str, Any]]] = {
+CASES: dict[str, tuple[Any, ...]] = {
     "plain": (1, {"interval": 4}),
     "accumulated": (2, {"interval": 3}),
+    "scaled": (1, {"interval": 4}, True),
     "SCAFFOLD": (2, {"interval": 2, "solver": partavg.SCAFFOLD()}),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_loop_does_what_attach_does(case: str, ranks: Ranks) -> None:
-    accumulate, options = CASES[case]
-    found = ranks(both, accumulate, options)
-    for difference, from_mean, steps, _ in found:
+    found = ranks(both, *CASES[case])
+    for rank, (difference, from_mean, steps, skipped, _) in enumerate(found):
         assert difference < 1e-9
         assert from_mean < 1e-12
-        assert steps == BATCHES / accumulate
+        assert steps == BATCHES / CASES[case][0]
+        assert skipped == (case == "scaled" and rank == 1)
     seen = [{tuple(row.tolist()) for row in inputs} for *_, inputs in found]
     assert not seen[0] & seen[1], "each rank has its own share"
 
@@ -115,7 +130,6 @@ def saved(rank: int, folder: Path, options: dict[str, Any]) -> tuple[float, ...]
     with again.averaging as averaging:
         averaging.load_state(where)
         again.run(first=3)
-    dist.barrier()
     on_disk = {name.removeprefix("module."): tensor for name, tensor in state.items()}
     ends = copy(whole.plain), copy(again.plain)
     return apart(own), distance(shown, mean), distance(on_disk, mean), distance(*ends)

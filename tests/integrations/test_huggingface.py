@@ -13,6 +13,7 @@ import torch.distributed as dist
 from tests.integrations.frameworks import apart, copy, distance, mean_over_ranks, twin
 from tests.ranks import Ranks
 from torch import Tensor, nn
+from torch.amp import GradScaler
 
 import partavg
 
@@ -121,7 +122,9 @@ def test_a_trainer_does_what_attach_does(case: str, ranks: Ranks, tmp_path: Path
     seen = [{tuple(text.tolist()) for text in tokens} for _, _, tokens, _ in found]
     assert not seen[0] & seen[1], "each rank has its own share"
     logs = found[0][-1]
-    assert [row["partavg_messages"] for row in logs if "loss" in row][-1] >= 1
+    messages = [row["partavg/messages"] for row in logs if "loss" in row]
+    assert messages == sorted(messages)
+    assert messages[-1] >= len(messages), "each logs what was sent so far"
 
 
 def checkpoint(rank: int, folder: Path) -> tuple[float, ...]:
@@ -227,6 +230,41 @@ def test_only_the_trainer_with_the_callback_trains_apart(ranks: Ranks, tmp_path:
     for from_mean, wrapped in ranks(trained_twice, tmp_path):
         assert from_mean < 1e-12
         assert wrapped == [False, True]
+
+
+def scaled(rank: int, folder: Path) -> tuple[int, int, float]:
+    """Steps, skipped ones, and ranks that are apart, after steps that a GradScaler takes."""
+    run = trainer(tiny(rank, dtype=torch.float32), folder, options={"interval": 4})
+    run.accelerator.scaler = GradScaler("cpu", init_scale=2.0**127)  # as for fp16, on a GPU
+    run.train()
+    [averaging] = [each for each in run.callback_handler.callbacks if hasattr(each, "averager")]
+    return averaging.averager.steps, averaging.averager.skipped, apart(copy(run.model))
+
+
+def test_steps_that_a_scaler_skips_are_counted(ranks: Ranks, tmp_path: Path) -> None:
+    for steps, skipped, from_mean in ranks(scaled, tmp_path):
+        assert steps == STEPS
+        assert 0 < skipped < STEPS
+        assert from_mean == 0
+
+
+def failing(rank: int, folder: Path) -> None:
+    """A training in which the second rank has no fourth batch."""
+    run = trainer(tiny(rank), folder, options={"interval": 4}, logging_strategy="no")
+
+    def lose(model: nn.Module, *_: Any) -> None:
+        if rank == 1 and run.state.global_step == 3:
+            raise OSError("the disk is gone")
+
+    run.model.register_forward_pre_hook(lose)
+    run.train()
+
+
+def test_a_rank_that_fails_tells_the_others_why(ranks: Ranks, tmp_path: Path) -> None:
+    (_, first), (_, second) = ranks.answers(failing, tmp_path)
+    assert second.startswith("OSError: the disk is gone")
+    assert first.startswith("RankLost: rank 1")
+    assert "the disk is gone" in first.splitlines()[0]
 
 
 def added_late(rank: int, folder: Path) -> None:

@@ -10,6 +10,7 @@ import torch
 from tests.integrations.frameworks import RANKS, apart, copy, distance, mean_over_ranks, twin
 from tests.ranks import Ranks
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -89,11 +90,19 @@ def modules() -> Any:
     return SimpleNamespace(Plain=Plain, Two=Two)
 
 
+def too_large() -> GradScaler:
+    """A scaler whose first steps are skipped."""
+    return GradScaler("cpu", init_scale=2.0**18)
+
+
 def trainer(folder: Path, options: dict[str, Any], **arguments: Any) -> Any:
     from lightning import Trainer
+    from lightning.pytorch.plugins import MixedPrecision
 
     from partavg.integrations.lightning import PartialAveragingStrategy
 
+    if arguments.get("precision") == "16-mixed":  # of a GPU; on a CPU it must be made by hand
+        arguments["plugins"] = [MixedPrecision(arguments.pop("precision"), "cpu", too_large())]
     usual: dict[str, Any] = {"max_steps": STEPS, "enable_checkpointing": False}
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
     return Trainer(
@@ -109,20 +118,26 @@ def both(
     rank: int, folder: Path, kind: str, options: dict[str, Any], arguments: dict[str, Any]
 ) -> tuple[float, float, Tensor]:
     """How far the strategy's model is from the twin's and from the mean; what this rank saw."""
-    half = "precision" in arguments
-    dtype = torch.float32 if half else torch.float64
+    precision = arguments.get("precision", "64")
+    half, dtype = {
+        "64": (None, torch.float64),
+        "bf16-mixed": (torch.bfloat16, torch.float32),
+        "16-mixed": (torch.float16, torch.float32),
+    }[precision]
     module = getattr(modules(), kind)(net(rank, dtype))
     run = trainer(folder, options, **arguments)
     run.fit(module, loader(dtype))
     accumulate = arguments.get("accumulate_grad_batches", 1)
     assert run.strategy.averager.steps == len(module.seen) / accumulate
-    cast = partial(torch.autocast, "cpu", torch.bfloat16) if half else nullcontext
+    assert bool(run.strategy.averager.skipped) == (precision == "16-mixed")
+    cast = partial(torch.autocast, "cpu", half) if half else nullcontext
     model = net(rank, dtype)
     optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
     rates = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9 if kind == "Plain" else 1.0)
     other = twin(
         model, optimizer, module.seen, loss_of, options, accumulate=accumulate,
         clip=arguments.get("gradient_clip_val", 0.0), rates=rates, context=cast,
+        scaler=too_large() if precision == "16-mixed" else None,
     )  # fmt: skip
     found = copy(module.net)
     return distance(found, other), apart(found), torch.cat([x for x, _ in module.seen])
@@ -136,6 +151,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"accumulate_grad_batches": 2, "max_steps": 4, "gradient_clip_val": 0.3},
     ),
     "bf16": ("Plain", {"interval": 4}, {"precision": "bf16-mixed"}),
+    "fp16": ("Plain", {"interval": 4}, {"precision": "16-mixed"}),
     "FedProx": ("Plain", {"interval": 4, "solver": partavg.FedProx(5.0)}, {}),
     "two optimizers": ("Two", {"interval": 4}, {"max_steps": 2 * STEPS}),
 }
@@ -145,8 +161,8 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 def test_a_trainer_does_what_attach_does(case: str, ranks: Ranks, tmp_path: Path) -> None:
     found = ranks(both, tmp_path, *CASES[case])
     for difference, from_mean, _ in found:
-        assert difference < (1e-6 if case == "bf16" else 1e-9)
-        assert from_mean < (1e-6 if case == "bf16" else 1e-12)
+        assert difference < (1e-6 if case in ("bf16", "fp16") else 1e-9)
+        assert from_mean < (1e-6 if case in ("bf16", "fp16") else 1e-12)
     seen = [{tuple(row.tolist()) for row in inputs} for *_, inputs in found]
     assert not seen[0] & seen[1], "each rank has its own share"
 
@@ -225,3 +241,32 @@ def test_training_goes_on_exactly_where_it_was_saved(
     kind: str, options: dict[str, Any], ranks: Ranks, tmp_path: Path
 ) -> None:
     assert ranks(resumed, tmp_path, kind, options) == [0] * len(ranks)
+
+
+def failing(rank: int, folder: Path) -> None:
+    """A training in which the second rank has no fourth batch."""
+    module = modules().Plain(net(rank))
+
+    def lose(*_: Any) -> None:
+        if rank == 1 and len(module.seen) == 4:
+            raise OSError("the disk is gone")
+
+    module.net.register_forward_pre_hook(lose)
+    trainer(folder, {"interval": 4}).fit(module, loader())
+
+
+def test_a_rank_that_fails_tells_the_others_why(ranks: Ranks, tmp_path: Path) -> None:
+    (_, first), (_, second) = ranks.answers(failing, tmp_path)
+    assert second.startswith("OSError: the disk is gone")
+    assert first.startswith("RankLost: rank 1")
+    assert "the disk is gone" in first.splitlines()[0]
+
+
+def unknown(rank: int) -> None:
+    trainer(Path(), {"interval": 4, "find_unused_parameters": True})
+
+
+def test_an_option_that_nobody_knows_is_one_sentence(ranks: Ranks) -> None:
+    for done, answer in ranks.answers(unknown):
+        assert not done
+        assert answer.startswith("ValueError: option 'find_unused_parameters' is not known: use ")

@@ -11,14 +11,13 @@ import re
 import socket
 import threading
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from time import monotonic, sleep
 from typing import NamedTuple
 
-import torch
 from torch import distributed
 from torch.distributed import ProcessGroup
 from torch.distributed.distributed_c10d import PrefixStore, Store
@@ -51,6 +50,8 @@ class Absent(NamedTuple):
     """They do not answer, and nobody knows why."""
     late: Sequence[int] = ()
     """They answer, from somewhere else."""
+    hearsay: RankLost | None = None
+    """Somebody who lost another rank, of a group that this one is not in, left because of it."""
 
 
 class RollCall:
@@ -58,6 +59,7 @@ class RollCall:
 
     Building it waits for all ranks. `facts` of every rank can be compared then. A thread answers
     for a rank that cannot: it may be waiting for somebody who waits for the one that is lost.
+    Ranks are `called` by their numbers among all, where the group is one of some of them.
 
     >>> store = distributed.HashStore()
     >>> with RollCall(store, 0, 1) as roll, roll.naming_lost("at step 1"):
@@ -71,14 +73,19 @@ class RollCall:
         size: int,
         *,
         facts: Mapping[str, str] | None = None,
+        called: Sequence[int] | None = None,
         patience: float = 5.0,
     ) -> None:
         self._store, self._rank, self._patience = store, rank, patience
+        self._called = called or range(size)
         own = {"host": socket.gethostname(), "pid": str(os.getpid()), **(facts or {})}
         store.set(f"member/{rank}", json.dumps(own))
         members = store.multi_get([f"member/{other}" for other in range(size)])
         self.facts: list[dict[str, str]] = [json.loads(member) for member in members]
         """What each rank told of itself; always `host` and `pid`."""
+        self.wake: Callable[[], None] | None = None
+        """Ends this rank's waiting when another leaves; None where connections that break do so."""
+        self._woken = False
         self._state = _WORKING
         self._closed = threading.Event()
         # Not a daemon: those must not be inside the store when the interpreter ends.
@@ -98,7 +105,8 @@ class RollCall:
         known = name or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         store = PrefixStore(f"partavg/roll/{of}/{known}", store_of(group))
         rank, size = distributed.get_rank(group), distributed.get_world_size(group)
-        return cls(store, rank, size, patience=patience)
+        called = distributed.get_process_group_ranks(group)
+        return cls(store, rank, size, called=called, patience=patience)
 
     @contextmanager
     def naming_lost(self, when: str) -> Iterator[None]:
@@ -111,16 +119,23 @@ class RollCall:
             yield
         except RuntimeError as error:
             if not broke_a_connection(error):
-                raise
+                raise  # also a RankLost of another roll call, unless that found nobody
             # What they hold would keep connections open, on which others wait.
             traceback.clear_frames(error.__traceback__)
             raise self._found(when, error, since) from error
+        if self._woken:  # what was waited for has not come
+            raise self._found(when, RuntimeError("a rank left"), since)
         self._state = _WORKING
 
     def note(self, reason: str, when: str = "") -> None:
         """Say why this rank is about to leave, and when, for those who will miss it."""
         with suppress(RuntimeError):  # the store is gone
             self._store.set(f"note/{self._rank}", json.dumps([when, reason]))
+
+    def leave(self) -> None:
+        """Wake those who wait for this rank, where only they can do that: see `wake`."""
+        with suppress(RuntimeError):
+            self._store.set("left", str(self._rank))
 
     def reason_of(self, rank: int) -> str:
         """Why a rank leaves, once it has said so."""
@@ -141,7 +156,9 @@ class RollCall:
 
     def name(self, rank: int) -> str:
         """A rank as a person would look for it."""
-        return f"rank {rank} ({self.facts[rank]['host']}, pid {self.facts[rank]['pid']})"
+        return (
+            f"rank {self._called[rank]} ({self.facts[rank]['host']}, pid {self.facts[rank]['pid']})"
+        )
 
     def _found(self, when: str, error: RuntimeError, since: float) -> RankLost:
         """Ask who is left."""
@@ -152,6 +169,8 @@ class RollCall:
         except RuntimeError:  # where no agent hosts the store it went with the rank that did
             gone = [rank for rank in range(len(self.facts)) if self._gone(rank)]
             absent = Absent(gone=gone or [0])
+        if absent.hearsay:
+            return absent.hearsay
         missing = tuple(absent.left or absent.gone or absent.silent or absent.late)
         names = " and ".join(map(self.name, missing))
         was = "was" if len(missing) == 1 else "were"
@@ -166,9 +185,11 @@ class RollCall:
         elif absent.late:
             sentence = f"{names} did not answer in time {when}"
         else:
-            sentence = f"a connection between ranks broke {when}: {reason(error)}"
+            cause = error.__cause__ or error
+            sentence = f"a connection between ranks broke {when}: {reason(cause)}"
         here = min(set(range(len(self.facts))) - set(missing), default=self._rank)
-        return RankLost(sentence, missing, speaks=self._rank == here)
+        numbers = tuple(self._called[rank] for rank in missing)
+        return RankLost(sentence, numbers, speaks=self._rank == here)
 
     def _absent(self) -> "Absent":
         """Who is not where the others wait; whoever said why it left needs no more asking."""
@@ -180,6 +201,8 @@ class RollCall:
             states = {rank: self._answered(rank) for rank in everybody}
             silent = [rank for rank, state in states.items() if not state]
             gone = [rank for rank in silent if self._gone(rank)]
+            if not gone and (heard := self._heard()):
+                return Absent(hearsay=heard)
             if gone or set(states.values()) == {_WAITING} or monotonic() > until:
                 break
             sleep(0.1)
@@ -193,6 +216,17 @@ class RollCall:
                 when, why = json.loads(self._store.get(key))
                 return when, why
         return None
+
+    def pass_on(self, lost: RankLost) -> None:
+        """Tell those who lose this rank next whom this rank has lost."""
+        with suppress(RuntimeError):
+            self._store.set("heard", json.dumps([str(lost), lost.ranks]))
+
+    def _heard(self) -> RankLost | None:
+        if not self._store.check(["heard"]):
+            return None
+        sentence, ranks = json.loads(self._store.get("heard"))
+        return RankLost(sentence, tuple(ranks), speaks=False)
 
     def _farewell(self, rank: int, when: str) -> str:
         """That a rank left, as it said itself."""
@@ -217,8 +251,19 @@ class RollCall:
             while main.is_alive() and not self._closed.wait(_GLANCE):
                 if self._store.check(["trouble"]):
                     self._answer()
+                self._wake_up()
         except RuntimeError:  # the store is gone: nobody can ask
             return
+
+    def _wake_up(self) -> None:
+        if (
+            self.wake
+            and not self._woken
+            and self._state == _WAITING
+            and self._store.check(["left"])
+        ):
+            self._woken = True
+            self.wake()
 
     def _answer(self) -> None:
         """Say that this rank lives, and whether it waits."""
@@ -236,8 +281,10 @@ def broke_a_connection(error: RuntimeError) -> bool:
     ... )
     (True, False)
     """
+    if isinstance(error, RankLost):
+        return not error.ranks
     if isinstance(error, distributed.DistError):
-        return not isinstance(error, torch.OutOfMemoryError)
+        return True
     return type(error) is RuntimeError and bool(_BROKEN.search(reason(error)))
 
 

@@ -8,12 +8,13 @@ from partavg.cost.recommend import long_enough
 from partavg.folder import Row
 
 
-def table(found: list[Cost], chosen: Cost, steps: int) -> Table:
+def table(found: list[Cost], chosen: Cost, steps: int, beside: list[float]) -> Table:
     """A line per plan; per worker and iteration, but for the epoch."""
     shown = Table(
         box=box.SIMPLE_HEAD,
         caption="Per worker and iteration; as many bytes are received as sent; a message is one "
-        "all-reduce. Overlapped: training goes on for `delay` steps during an exchange.",
+        "all-reduce. Overlapped: training goes on for `delay` steps during an exchange. Memory: MB "
+        "that each worker keeps beside the model, its gradients and its optimizer.",
         caption_justify="left",
     )
     shown.add_column("plan", no_wrap=True)
@@ -26,9 +27,10 @@ def table(found: list[Cost], chosen: Cost, steps: int) -> Table:
         "wait",
         "iteration",
         "epoch",
+        "memory",
     ):
         shown.add_column(heading, justify="right", no_wrap=True)
-    for each in found:
+    for each, kept in zip(found, beside, strict=True):
         last = each.schedule.parts == each.schedule.interval and not each.delay
         shown.add_row(
             each.name,
@@ -40,6 +42,7 @@ def table(found: list[Cost], chosen: Cost, steps: int) -> Table:
             _time(each.waiting),
             _time(each.seconds),
             _time(each.seconds * steps),
+            f"{kept / 1e6:,.0f}" if kept > 1e7 else f"{kept / 1e6:.2g}",
             style="bold" if each is chosen else "",
             end_section=last,
         )
@@ -61,7 +64,7 @@ def sentences(chosen: Recommendation, work: Workload, network: Network) -> list[
     return said
 
 
-def numbers(found: list[Cost], chosen: Recommendation, steps: int) -> Row:
+def numbers(found: list[Cost], chosen: Recommendation, steps: int, beside: list[float]) -> Row:
     """Everything, for other programs."""
     return {
         "steps_per_epoch": steps,
@@ -79,8 +82,9 @@ def numbers(found: list[Cost], chosen: Recommendation, steps: int) -> Row:
                 "wait_seconds": each.waiting,
                 "iteration_seconds": each.seconds,
                 "epoch_seconds": each.seconds * steps,
+                "memory_bytes": kept,
             }
-            for each in found
+            for each, kept in zip(found, beside, strict=True)
         ],
     }
 

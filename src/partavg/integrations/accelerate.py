@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from partavg.backends.distributed import Averager, attach
 from partavg.integrations.options import checked, missing
-from partavg.integrations.own_state import OwnState, read, write
+from partavg.integrations.own_state import OwnState, read_from, write
 
 try:
     from accelerate import Accelerator, DistributedType
@@ -86,6 +86,7 @@ class PartialAveraging:
             folder = str(self._accelerator.save_state(output_dir, **kwargs))
         if self._own:
             write(self._own, folder)
+        self._accelerator.wait_for_everyone()  # who may load it at once
         return folder
 
     def load_state(self, input_dir: str | None = None, **kwargs: Any) -> None:
@@ -99,7 +100,7 @@ class PartialAveraging:
         finally:
             hook.remove()
         if self._own:
-            self._own.load(read(found[0]))
+            self._own.load(read_from(found[0]))
 
 
 def _check(accelerator: Accelerator) -> None:

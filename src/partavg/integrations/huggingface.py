@@ -10,7 +10,7 @@ import torch
 
 from partavg.backends.distributed import Averager, attach
 from partavg.integrations.options import checked, missing
-from partavg.integrations.own_state import OwnState, own_tensors, read, write
+from partavg.integrations.own_state import OwnState, own_tensors, read_from, write
 
 try:
     from accelerate import Accelerator
@@ -71,7 +71,7 @@ class PartialAveraging(TrainerCallback):
         self.averager = attach(model, optimizer, **options)
         self._own = OwnState(model, [optimizer], self.averager, scaler)
         if self.resumed_from:
-            self._own.load(read(self.resumed_from))
+            self._own.load(read_from(self.resumed_from))
 
     def on_train_end(self, args: Any, state: Any, control: Any, model: Any, **_: Any) -> None:
         """Give all ranks the averaged model, unless the best one was loaded."""
@@ -111,11 +111,13 @@ class PartialAveraging(TrainerCallback):
             write(self._own, folder)
 
     def scalars(self) -> dict[str, float]:
-        """What was sent so far, to be logged."""
-        if self._own is None:
-            return {}
-        averager = self._own.averager
-        return {"partavg_bytes": averager.bytes, "partavg_messages": averager.messages}
+        """The averager's `stats` of this rank, to be logged."""
+        stats = self._own.averager.stats() if self._own else {}
+        return {
+            f"partavg/{name}": value
+            for name, value in stats.items()
+            if not name.startswith("rank")  # each rank could say the same of all
+        }
 
 
 class _RanksApart(Trainer):

@@ -52,7 +52,7 @@ class PartialAveragingStrategy(DDPStrategy):
         """Of the training that goes on, or of the last."""
         self._own: OwnState | None = None
         self._view: AbstractContextManager[Any] | None = None
-        self._resumed_from: str | None = None
+        self._resumed_from: Any = None
 
     def setup_environment(self) -> None:
         """Begin a run, which knows of no checkpoint yet."""
@@ -74,7 +74,7 @@ class PartialAveragingStrategy(DDPStrategy):
     def on_train_start(self) -> None:
         """Go on from the rank's own state, if training is resumed."""
         if self._own and self._resumed_from:
-            self._own.load(self._read(self._resumed_from))
+            self._own.load(self._read)
 
     def on_validation_start(self) -> None:
         """Show the averaged model."""
@@ -125,24 +125,27 @@ class PartialAveragingStrategy(DDPStrategy):
         super().save_checkpoint(checkpoint, filepath, *args, **kwargs)
         if self._own and "optimizer_states" in checkpoint:
             with self._own_model():
-                self.checkpoint_io.save_checkpoint(self._own.save(), _beside(filepath))
+                self.checkpoint_io.save_checkpoint(self._own.save(), _beside(filepath, rank()))
         else:
-            self.checkpoint_io.remove_checkpoint(_beside(filepath))  # of an earlier one
+            self.checkpoint_io.remove_checkpoint(_beside(filepath, rank()))  # of an earlier one
 
     def remove_checkpoint(self, filepath: Any) -> None:
         """Remove what `save_checkpoint` wrote."""
         super().remove_checkpoint(filepath)
-        self.checkpoint_io.remove_checkpoint(_beside(filepath))
+        self.checkpoint_io.remove_checkpoint(_beside(filepath, rank()))
 
     def load_checkpoint(self, checkpoint_path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """The checkpoint; the rank's own state is read when training starts."""
-        self._resumed_from = _beside(checkpoint_path)
+        self._resumed_from = checkpoint_path
         loaded: dict[str, Any] = super().load_checkpoint(checkpoint_path, *args, **kwargs)
         return loaded
 
-    def _read(self, path: str) -> dict[str, Any] | None:
+    def _read(self, number: int) -> dict[str, Any] | None:
+        """What a rank saved beside the checkpoint, if it did."""
         try:
-            saved: dict[str, Any] = self.checkpoint_io.load_checkpoint(path)
+            saved: dict[str, Any] = self.checkpoint_io.load_checkpoint(
+                _beside(self._resumed_from, number)
+            )
         except FileNotFoundError:
             return None
         return saved
@@ -163,9 +166,9 @@ class PartialAveragingStrategy(DDPStrategy):
             self.on_validation_start()
 
 
-def _beside(checkpoint: Any) -> str:
-    """Where this rank's state is; a link, like Lightning's last.ckpt may be one, is followed."""
+def _beside(checkpoint: Any, number: int) -> str:
+    """Where a rank's state is; a link, like Lightning's last.ckpt may be one, is followed."""
     path = os.fspath(checkpoint)
     if os.path.islink(path):
         path = os.path.realpath(path)
-    return f"{path}.rank{rank()}"
+    return f"{path}.rank{number}"

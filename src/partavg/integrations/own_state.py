@@ -4,7 +4,7 @@ A run that goes on from both is bit-identical to one that was never stopped.
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,16 +38,17 @@ class OwnState:
         }
 
     @torch.no_grad()
-    def load(self, saved: dict[str, Any] | None) -> None:
-        """Go on from what this rank saved; all ranks must call it, also those that have nothing.
+    def load(self, read: Callable[[int], dict[str, Any] | None]) -> None:
+        """Go on from what this rank saved, given how to read what a rank saved, if anything.
 
-        Where one has nothing, or the ranks are others by now, all begin with the model that they
-        have, which is the averaged one of the checkpoint.
+        Where there were n other ranks, rank i takes what rank i mod n had, and all begin with the
+        average of these models. Where one finds nothing, all begin with the model that they have.
         """
-        if not _all_have(saved):
+        saved = _found(read)
+        if not _everywhere(saved is not None):
             warnings.warn(
-                f"the checkpoint was not saved by these {_ranks()} ranks: all begin with its "
-                f"averaged model, and average as in a new run",
+                "beside the checkpoint is no state of the ranks that saved it: all begin with its "
+                "model, and average as in a new run",
                 stacklevel=3,
             )
             return
@@ -67,25 +68,24 @@ def own_tensors(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in model.state_dict().items() if name not in frozen}
 
 
-def path_beside(checkpoint: str | Path) -> Path:
-    """Where this rank's state is, given the folder of a checkpoint."""
-    return Path(checkpoint) / f"partavg-rank{rank()}.pt"
-
-
-def write(state: OwnState, checkpoint: str | Path) -> None:
+def write(state: OwnState, folder: str | Path) -> None:
     """Save this rank's state into the folder of a checkpoint, which another rank may make."""
-    path = path_beside(checkpoint)
+    path = _path(folder, rank())
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.save(state.save(), path)
 
 
-def read(checkpoint: str | Path) -> dict[str, Any] | None:
-    """What this rank saved into the folder of a checkpoint, if anything."""
-    path = path_beside(checkpoint)
-    if not path.exists():
-        return None
-    saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    return saved
+def read_from(folder: str | Path) -> Callable[[int], dict[str, Any] | None]:
+    """How to read what a rank saved into the folder of a checkpoint."""
+
+    def read(number: int) -> dict[str, Any] | None:
+        path = _path(folder, number)
+        if not path.exists():
+            return None
+        saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        return saved
+
+    return read
 
 
 def rank() -> int:
@@ -97,8 +97,20 @@ def _ranks() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def _all_have(saved: dict[str, Any] | None) -> bool:
-    here = saved is not None and saved["ranks"] == _ranks()
+def _path(folder: str | Path, number: int) -> Path:
+    return Path(folder) / f"partavg-rank{number}.pt"
+
+
+def _found(read: Callable[[int], dict[str, Any] | None]) -> dict[str, Any] | None:
+    """What this rank goes on from: the first rank knows how many there were."""
+    own = read(rank())
+    if own and own["ranks"] == _ranks():
+        return own
+    first = read(0)
+    return first and read(rank() % first["ranks"])
+
+
+def _everywhere(here: bool) -> bool:
     if not dist.is_initialized():
         return here
     everywhere = [here] * _ranks()

@@ -1,25 +1,18 @@
 """Machines with several ranks: synchronous inside, in parts between them."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from tests.backends.distributed.loops import LR, distance, samples
-from tests.ranks import Ranks, started
+from tests.ranks import Ranks
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn import functional as F
 
 import partavg
 from partavg.solvers.fedprox import FedProx
-
-
-@pytest.fixture(scope="module")
-def four() -> Iterator[Ranks]:
-    with started(4) as ranks:
-        yield ranks
 
 
 def loop(
@@ -90,3 +83,39 @@ def test_trouble_of_one_rank_is_known_to_all(four: Ranks) -> None:
     for done, text in four.answers(nan_in_one_share):
         assert not done
         assert text.startswith("NotFinite: rank 3 sent a number that is not finite after step 1")
+
+
+def unfrozen(rank: int) -> None:
+    mesh = init_device_mesh("cpu", (2, 2))
+    torch.manual_seed(rank)
+    module = nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 3).requires_grad_(False))
+    with partavg.attach(module, interval=2, group=mesh) as averager:
+        averager.step()
+        if rank == 3:
+            module[1].requires_grad_(True)
+        averager.step()
+
+
+def test_a_changed_model_of_one_rank_is_known_to_all(four: Ranks) -> None:
+    for done, text in four.answers(unfrozen):
+        assert not done
+        assert text.startswith("ValueError: rank 3: parameter '1.weight' was added or unfrozen")
+
+
+def failing(rank: int) -> None:
+    mesh = init_device_mesh("cpu", (2, 2))
+    module = net()
+    with partavg.attach(module, interval=2, group=mesh) as averager:
+        averager.step()
+        if rank == 1:
+            raise KeyError("odd")
+        averager.step()
+
+
+def test_a_rank_that_fails_is_named_on_all_machines(four: Ranks) -> None:
+    """Also by the one that is in no group with it."""
+    found = [text.splitlines()[0] for _, text in four.answers(failing)]
+    assert found.pop(1) == "KeyError: 'odd'"
+    for text in found:
+        assert text.startswith("RankLost: rank 1 ("), found
+        assert text.endswith("left after step 1: KeyError: 'odd'"), found

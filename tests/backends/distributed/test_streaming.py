@@ -177,9 +177,7 @@ def sparta(one_in: int, every: int, momentum: float | None) -> list[list[dict[st
             for net, row in zip(nets, rows, strict=True):
                 nn.utils.vector_to_parameters(row, net.parameters())
         for row, net in zip(seen, nets, strict=True):
-            row.append(
-                {n: p.detach().clone() for n, p in zip(names, net.parameters(), strict=True)}
-            )
+            row.append({n: p.detach().clone() for n, p in net.named_parameters()})
     return seen
 
 

@@ -3,7 +3,7 @@
 import atexit
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from time import sleep
 
@@ -25,7 +25,13 @@ from partavg.backends.distributed.checks import (
     check_parts,
     groups_of,
 )
-from partavg.backends.distributed.collectives import AcrossMachines, AllReduce, Collective, NoOthers
+from partavg.backends.distributed.collectives import (
+    AcrossMachines,
+    AllReduce,
+    Collective,
+    MakeTrailer,
+    NoOthers,
+)
 from partavg.backends.distributed.compressed import Compressed
 from partavg.backends.distributed.connections import Connections
 from partavg.backends.distributed.likeness import start_alike_
@@ -37,6 +43,8 @@ from partavg.backends.distributed.optimizers import check_ownership, optimizers_
 from partavg.backends.distributed.replicas import Manager, Replicas, check_manager
 from partavg.backends.distributed.saved import settings_of
 from partavg.backends.distributed.scaler import check_scaler
+from partavg.backends.distributed.shard_groups import ShardGroups, check_mesh, check_sharded
+from partavg.backends.distributed.shard_trailer import ShardTrailer
 from partavg.backends.distributed.trailer import Trailer
 from partavg.backends.distributed.uneven import Uneven, UnevenTrailer, check_uneven, pace_of
 from partavg.backends.distributed.watch import Watch
@@ -73,6 +81,7 @@ def attach(
     adapt: Adapt | None = None,
     aggregate: Aggregate = weighted_sum,
     group: Group | None = None,
+    mesh: DeviceMesh | None = None,
     manager: Manager | None = None,
     scaler: GradScaler | None = None,
     pace: Pace | int | None = None,
@@ -94,9 +103,10 @@ def attach(
     rank begins and goes on with its own. Ranks count by `weight`. A `solver` goes on top of the
     optimizer, `adapt` changes the interval, `aggregate` is what becomes of the ranks' messages
     instead of their weighted sum. A mesh as `group` is machines × ranks of a machine: inside a
-    machine all is averaged after every step. The solver's `memory` is float32 at least and where
-    the model is; "params" keeps it in the parameters' type, "host" in the host's memory,
-    "params+host" both. With torchft's `manager`, replicas may come and go
+    machine all is averaged after every step. A `mesh` is for a sharded model: the dimension along
+    which replicas are averaged, each rank its shard (docs/sharded.md). The solver's `memory` is
+    float32 at least and where the model is; "params" keeps it in the parameters' type, "host" in
+    the host's memory, "params+host" both. With torchft's `manager`, replicas may come and go
     instead. Of several optimizers the last one's step ends a step of all; those that a GradScaler
     skips are counted if it is given as `scaler`. Ranks may take different numbers of steps: at a
     `pace`, so many of this rank in an interval, or, if `uneven`, some end before others. Without an
@@ -114,7 +124,11 @@ def attach(
     4
     >>> dist.destroy_process_group()
     """
-    groups = [] if manager is not None else groups_of(group)
+    shards = None if mesh is None else ShardGroups.of(check_mesh(mesh, group, manager), model)
+    if mesh is not None:
+        groups = [shards.between, shards.inside] if shards else [mesh.get_group()]
+    else:
+        groups = [] if manager is not None else groups_of(group)
     try:
         optimizers = optimizers_of(optimizer)
         check_scaler(scaler, optimizers)
@@ -140,11 +154,14 @@ def attach(
                 group=group,
             )
         check_gathering(aggregate, own, group, wire, manager)
+        if shards:
+            check_sharded(aggregate, adapt, fresh=draws_columns(partition), uneven=uneven)
         check_delay(delay, schedule, buffers)
         check_fresh(partition, own, schedule, delay, adapt)
-        module = bare(model, groups)
+        module = bare(model, groups[:1] if shards else groups)
         check_parts(schedule.parts, module)
-        row = ModuleRow.of(module, (adapt.first(schedule) if adapt else schedule).parts)
+        first = adapt.first(schedule) if adapt else schedule
+        row = ModuleRow.of(module, first.parts, sharded=shards is not None)
         check_ownership(optimizers, row.trainable)
         layouts = row.param_columns.layout, row.buffer_columns.layout
         shared = sharing(local, *layouts)
@@ -168,7 +185,8 @@ def attach(
             "memory": memory,
             "seed": seed if aggregate is not weighted_sum or draws_columns(partition) else None,
             "a model of": row.describe(),
-            "partition": planner(schedule).partition.digest()[:12],
+            "placements": row.placements(),
+            "partition": planner.whole(schedule).partition.digest()[:12],
             "fresh columns": draws_columns(partition),
             "optimizers": len(optimizers),
             "a scaler": scaler is not None,
@@ -179,9 +197,16 @@ def attach(
         agree(groups, {}, error)
         raise
     words = agree(groups, facts)
+    everyone = None
+    if shards:
+        known = {"its shards at": row.places()}, {"weight": weight}
+        everyone = shards.everyone, shards.agree(*known)
     narrow = narrow_type(row, own) if aggregate is weighted_sum else None
     by_thread = WIRE_FORMATS[wire].codec is not None or narrow is not None
-    connections = Connections(groups, words, row.params.device, apart=by_thread)
+    if shards and by_thread:  # from which there is something to tell, while others send as well
+        groups = [*groups, shards.inside]
+        words += agree(groups[2:], {})
+    connections = Connections(groups, words, row.params.device, apart=by_thread, everyone=everyone)
     collective: Collective
     if manager is not None:
         own_weight, inside = weight, None  # of those alive, found out with every message
@@ -189,7 +214,9 @@ def attach(
     else:
         weights = _shares(weight, groups)
         own_weight = weights[dist.get_rank(groups[0])] if groups else 1.0
-        trailer = UnevenTrailer if uneven else Trailer
+        trailer: MakeTrailer = UnevenTrailer if uneven else Trailer
+        if shards:
+            trailer = partial(_shard_trailer, shards, connections.groups[-1])
         collective, inside = _collectives(
             connections.groups, group, wire, own_weight, weights, narrow, trailer
         )
@@ -198,7 +225,10 @@ def attach(
     def is_local(name: str) -> bool:
         return name in own_tensors or matches(name, local)
 
-    start_alike_(module, groups, is_local)
+    if shards:
+        shards.start_alike_(module, is_local)
+    else:
+        start_alike_(module, groups, is_local)
     row.start_memory_(own, memory)
     if aggregate is not weighted_sum:
         row.remember_start_()
@@ -218,6 +248,7 @@ def attach(
         scaler=scaler,
         settings=settings_of(facts, own),
         uneven=turns,
+        shards=shards,
     )
     if turns:
         turns.catch_up_before(module, averager.catch_up)
@@ -239,9 +270,9 @@ class _Planner:
     weight: float = 1.0
     """Of this rank, where those of all sum to 1."""
 
-    def __call__(self, schedule: Schedule) -> Plan:
-        params, buffers = self.row.param_columns, self.row.buffer_columns
-        plan = Planner(
+    def whole(self, schedule: Schedule) -> Plan:
+        """The plan of the whole model, which all ranks have in common."""
+        return Planner(
             *self.sharing,
             self.partition,
             self.buffers,
@@ -251,11 +282,16 @@ class _Planner:
             aggregate=self.aggregate,
             mix=self.mix,
         )(schedule)
+
+    def __call__(self, schedule: Schedule) -> Plan:
+        """The plan of what is held here."""
+        params, buffers = self.row.param_columns, self.row.buffer_columns
+        plan = self.whole(schedule)
         cut, fresh = plan.partition, plan.fresh
         parts = tuple(map(params.cut, cut.parts))
         return replace(
             plan,
-            partition=Partition(cut.size, parts, params.cut(cut.local)),
+            partition=Partition(params.held.size, parts, params.cut(cut.local)),
             buffer_parts=tuple(map(buffers.cut, plan.buffer_parts)),
             local_buffers=buffers.cut(plan.local_buffers),
             fresh=fresh and replace(fresh, spans=params.cut(fresh.spans)),
@@ -270,6 +306,7 @@ def _schedule(
     shuffle: int | None,
 ) -> Schedule:
     """When which part is due: as many parts as somebody says, or as there are steps."""
+    check_kind("offsets", offsets, list | tuple | None, "a step for each part, like [1, 3]")
     if parts is None and offsets is not None:
         parts = len(offsets)
     if parts is None:
@@ -302,18 +339,29 @@ def _collectives(
     weight: float,
     weights: Sequence[float],
     narrow: torch.dtype | None,
-    trailer: type[Trailer],
+    trailer: MakeTrailer,
 ) -> tuple[Collective, AllReduce | None]:
-    """How averages are made, and those inside a machine."""
+    """How averages are made, and those inside a machine or a sharded replica."""
+    inside = AllReduce(groups[1]) if len(groups) > 1 else None
+    if inside:
+        inside.trailer.strict = False  # other machines and replicas must hear of it too
     if isinstance(group, DeviceMesh):
-        inside = AllReduce(groups[1])
-        inside.trailer.strict = False  # other machines must hear of it too
         return AcrossMachines(group, groups, weights), inside
     codec = WIRE_FORMATS[wire].codec
     if not groups:
         return NoOthers(), None
     if codec:
-        return Compressed(groups[0], codec, weight, trailer), None
+        return Compressed(groups[0], codec, weight, trailer), inside
     if narrow:
-        return Narrow(groups[0], narrow, weights, trailer), None
-    return AllReduce(groups[0], weights, trailer), None
+        return Narrow(groups[0], narrow, weights, trailer), inside
+    return AllReduce(groups[0], weights, trailer), inside
+
+
+def _shard_trailer(
+    shards: ShardGroups,
+    inside: dist.ProcessGroup,
+    peers: Sequence[int],
+    place: int,
+    weights: Sequence[float] | None,
+) -> Trailer:
+    return ShardTrailer(shards.ranks, peers, weights, inside)

@@ -1,6 +1,6 @@
 """Partial averaging in a user's own training loop."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from partavg.backends.current_plan import CurrentPlan
 from partavg.backends.distributed.collectives import AllReduce, Collective, Left
-from partavg.backends.distributed.connections import Connections, why_it_left
+from partavg.backends.distributed.connections import Connections
 from partavg.backends.distributed.evaluating import (
     average_buffers_,
     average_model_,
@@ -33,6 +33,8 @@ from partavg.backends.distributed.on_optimizer import (
 from partavg.backends.distributed.optimizers import Moves, Steps
 from partavg.backends.distributed.other_ranks import go_on_with_others_
 from partavg.backends.distributed.saved import check_state
+from partavg.backends.distributed.shard_groups import ShardGroups
+from partavg.backends.distributed.sharded_state import pack, unpack
 from partavg.backends.distributed.times import Times
 from partavg.backends.distributed.trailer import AVERAGES, DEEDS, LEAVES
 from partavg.backends.distributed.uneven import Uneven
@@ -69,8 +71,9 @@ class Averager:
         scaler: GradScaler | None = None,
         settings: Mapping[str, str] | None = None,
         uneven: Uneven | None = None,
+        shards: ShardGroups | None = None,
     ) -> None:
-        self._uneven = uneven
+        self._uneven, self._shards = uneven, shards
         self._row, self._optimizers, self._current = row, optimizers, current
         self._solver, self._collective, self._inside = solver, collective, inside
         self._connections, self._watch, self._settings = connections, watch, settings or {}
@@ -137,7 +140,8 @@ class Averager:
             self._skipped = self._skipped + 1 - moves
             if self.schedule.cycle_ends(row.step):
                 self._look()
-            self._average_inside()
+            parts = range(self.schedule.parts)
+            self._average_inside(self.schedule(row.step) if self._shards else parts)
             self._average_due()
             self._adapt(rate)
         self._fetch_memory()
@@ -178,6 +182,8 @@ class Averager:
             if not self._uneven:  # where they have met already
                 self._meet()
             plan, collective = self._current.plan, self._collective
+            if self._shards:
+                self._average_inside(range(plan.schedule.parts))
             alike = self._watch.parts_alike(plan, groups := self._connections.groups)
             settle_(self._row, plan, self._solver, collective, plainly=True, alike=alike)
             self._watch.rest_alike_(groups)
@@ -196,7 +202,7 @@ class Averager:
         self._check_own()
         if outer:
             check_outer(self._solver, row)
-        with own_model_kept(row, plan):
+        with self._sharded(), own_model_kept(row, plan):
             self._borrowed = True
             try:
                 with torch.no_grad():
@@ -204,6 +210,17 @@ class Averager:
                 yield
             finally:
                 self._borrowed = False
+
+    @contextmanager
+    def _sharded(self) -> Iterator[None]:
+        """The model changes in here: let FSDP keep no whole parameters of before, nor from here."""
+        if self._shards:
+            self._shards.reshard_()
+        try:
+            yield
+        finally:
+            if self._shards:
+                self._shards.reshard_()
 
     def _borrow_(self, *, outer: bool) -> None:
         row, plan = self._row, self._current.plan
@@ -213,6 +230,8 @@ class Averager:
                 return
         deed = "asks for the outer model" if outer else "asks for the averaged model"
         with self._asking(deed):
+            if self._shards:
+                self._average_inside(range(plan.schedule.parts))
             (average_buffers_ if outer else average_model_)(row, plan, self._collective)
 
     def consensus_state_dict(self, *, cpu: bool = False) -> dict[str, Any]:
@@ -266,19 +285,21 @@ class Averager:
             collective.close()
         self._collective, self._inside = left, None
         self._connections.close()
+        if self._shards:
+            self._shards.close()
 
     def _tell_why(self, error: BaseException) -> None:
         """Leave a word for the others, who wait in vain from now on."""
         self._row.pending.clear()  # what is on its way would keep connections open
-        if why := why_it_left(error):
-            self._connections.note(why, f"after step {self._row.step}")
+        self._connections.leave(error, f"after step {self._row.step}")
 
     def state_dict(self) -> dict[str, Any]:
         """All that a checkpoint needs beside the model and the optimizer; each rank has its own."""
         # Checkpoints of 0.1 call what a collective keeps its link.
         own = {"row": self._row.state(), "link": self._collective.state()}
         known = {"settings": dict(self._settings), "ranks": self._ranks}
-        return {**own, **known, "skipped": self.skipped}
+        state = {**own, **known, "skipped": self.skipped}
+        return pack(state, self._row, self._shards) if self._shards else state
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -288,6 +309,9 @@ class Averager:
         then all ranks begin with the average of the models that they loaded.
         """
         row = self._row
+        if self._shards:
+            self._shards.reshard_()
+            state = unpack(state, row, self._shards)
         check_state(state, self._settings, row)
         row.load_(state["row"])
         self._current.load(row)
@@ -365,8 +389,9 @@ class Averager:
         try:
             with self._connections.naming_lost(f"after step {step}"):
                 yield
-        except RankLost:
+        except RankLost as lost:
             self._row.pending.clear()
+            self._connections.pass_on(lost)
             self._hang_up()  # or those who wait for this rank would not hear of it
             raise
 
@@ -376,9 +401,14 @@ class Averager:
         for collective, roll in zip(collectives, self._connections.rolls, strict=False):
             for trailer in collective.trailers:
                 trailer.ask = roll.reason_of
+        if self._shards and self._inside:
+            everyone, ranks = self._connections.rolls[0], self._shards.places_inside()
+            self._inside.trailer.ask = lambda place: everyone.reason_of(ranks[place])
 
     def _look(self) -> None:
         """If the model is not what it was, let all ranks stop at the next message."""
+        if self._shards:
+            self._shards.reshard_()
         if not (problem := self._watch.look_()):
             return
         trailers = [*self._collective.trailers, *(self._inside.trailers if self._inside else ())]
@@ -392,10 +422,10 @@ class Averager:
         """Send what the next step would, to no effect: a rank that trains on hears of it."""
         if not self._collective.trailers:
             return
-        plan = self._current.plan
+        plan, part = self._current.plan, self._next_part()
         if self._inside:  # the ranks of a machine are the same already
-            self._mean_inside(plan.partition.parts[0], plan.buffer_parts[0])
-        part = self._next_part()
+            inside = part if self._shards else 0
+            self._mean_inside(plan.partition.parts[inside], plan.buffer_parts[inside])
         sync, buffers = self._row.sync(part, plan.active_fraction), plan.buffer_parts[part]
         arriving, _ = send(
             self._row, part, plan, self._solver, self._collective, sync=sync, buffers=buffers
@@ -424,13 +454,13 @@ class Averager:
         due = late if plan.delay else plan.schedule(row.step + 1)
         row.fetch([plan.partition.parts[part] for part in due])
 
-    def _average_inside(self) -> None:
-        """Give all ranks of the machine the same model."""
+    def _average_inside(self, parts: Iterable[int]) -> None:
+        """Give ranks of a machine the same parts, or those of a replica what each has whole."""
         if self._inside:
             plan = self._current.plan
-            for part in range(self.schedule.parts):
+            for part in parts:
                 self._mean_inside(plan.partition.parts[part], plan.buffer_parts[part])
-            if any(plan.local):  # a machine's own: its ranks are one worker
+            if any(plan.local) and not self._shards:  # a machine's own: its ranks are one worker
                 self._mean_inside(*plan.local)
             inside = self._inside.trailer
             if inside.trouble:
@@ -440,6 +470,10 @@ class Averager:
 
     def _mean_inside(self, spans: Sequence[Span], buffers: Sequence[Span]) -> None:
         assert self._inside
+        if self._shards:
+            spans, buffers = self._row.whole(spans, buffers)
+            if not spans and not buffers:
+                return
         plain, sync = Mean(), self._row.sync(0)
         columns = self._row.columns(spans, buffers)
         weights = torch.full_like(self._current.plan.weights, 1 / self._inside.group.size())
@@ -457,6 +491,8 @@ class Averager:
                     f"every step"
                 )
             own = self._loss.to(self._row.params) * self._current.plan.weights
+            if self._shards and self._inside:
+                own = reduced(self._inside, own / self._inside.group.size())
             self._current.see(self._row, reduced(self._collective, own)[0], rate)
             self._loss = None
         self._current.change_(self._row, self._solver, rate, self._collective)

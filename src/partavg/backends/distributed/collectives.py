@@ -1,7 +1,7 @@
 """Sums over the ranks of process groups."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +14,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from partavg.backends.distributed.stopwatch import Stopwatch
 from partavg.backends.distributed.trailer import AVERAGES, Trailer
 from partavg.core.average import Arriving
+
+MakeTrailer = Callable[[Sequence[int], int, Sequence[float] | None], Trailer]
+"""From the ranks of a group, the place of this one and how much they count."""
 
 DETACHED = "the averager was detached: call attach again to average"
 
@@ -157,7 +160,7 @@ class AllReduce(Collective):
         self,
         group: dist.ProcessGroup,
         weights: Sequence[float] | None = None,
-        trailer: type[Trailer] = Trailer,
+        trailer: MakeTrailer = Trailer,
     ) -> None:
         self.group = group
         ranks, mine = dist.get_process_group_ranks(group), dist.get_rank(group)

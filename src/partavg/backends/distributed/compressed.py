@@ -9,7 +9,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 from torch.nn.functional import pad
 
-from partavg.backends.distributed.collectives import AllReduce
+from partavg.backends.distributed.collectives import AllReduce, MakeTrailer
 from partavg.backends.distributed.trailer import RankReport, Trailer
 from partavg.core.average import Arriving
 from partavg.core.wire_formats import BLOCK, Codec
@@ -31,7 +31,7 @@ class Compressed(AllReduce):
         group: dist.ProcessGroup,
         codec: Codec,
         weight: float,
-        trailer: type[Trailer] = Trailer,
+        trailer: MakeTrailer = Trailer,
     ) -> None:
         """The group must be this collective's own: nobody else may send from another thread."""
         super().__init__(group, trailer=trailer)

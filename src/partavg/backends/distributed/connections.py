@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -14,9 +15,9 @@ from partavg.torch_internals import group_alike
 class Connections:
     """Groups of the same ranks as the user's, and a roll call of each.
 
-    Gloo's collectives end when one of their ranks closes its group, so an own group lets a rank
-    leave the others without a word to those of the user, who may go on using theirs. NCCL's do not,
-    and its groups take memory of the GPU: of those the user's own are used.
+    Gloo's collectives end when one of their ranks closes its group: with groups of our own a rank
+    can leave the others, and the user may go on using theirs. NCCL's wait on, and its groups take
+    memory of the GPU: there the user's are used, and aborted if a rank leaves while others wait.
     """
 
     def __init__(
@@ -26,19 +27,27 @@ class Connections:
         device: torch.device,
         *,
         apart: bool = False,
+        everyone: tuple[dist.ProcessGroup, str] | None = None,
     ) -> None:
+        """Where groups are those of shards, `everyone` answers one roll call, by a word."""
         self.groups: list[dist.ProcessGroup] = []
         self.rolls: list[RollCall] = []
         self._own: list[dist.ProcessGroup] = []
         self._noted = False
+        deaf: list[dist.ProcessGroup] = []
         for group, word in zip(groups, words, strict=True):
             kind = _kind(group, device)
-            if apart or kind == "gloo":
-                self._own.append(made := group_alike(group, f"partavg/{word}", kind))
-                self.groups.append(made)
-            else:
-                self.groups.append(group)
-            self.rolls.append(RollCall.of(group, word))
+            gloo = kind == "gloo"
+            made = group_alike(group, f"partavg/{word}", kind) if apart or gloo else None
+            self._own += [] if made is None else [made]
+            self.groups.append(made or group)
+            if not gloo:
+                deaf.append(self.groups[-1])
+        called = zip(groups, words, strict=True) if everyone is None else [everyone]
+        for group, word in called:
+            roll = RollCall.of(group, word)
+            roll.wake = partial(_abort, deaf) if deaf else None
+            self.rolls.append(roll)
 
     @contextmanager
     def naming_lost(self, when: str) -> Iterator[None]:
@@ -49,10 +58,23 @@ class Connections:
             yield
 
     def note(self, why: str, when: str) -> None:
-        """Tell the others why this rank leaves; what was said first stands."""
+        """Tell the others why this rank stops; what was said first stands."""
         for roll in () if self._noted else self.rolls:
             roll.note(why, when)
         self._noted = True
+
+    def leave(self, error: BaseException, when: str) -> None:
+        """Tell the others which error makes this rank leave, unless they know of it already."""
+        if not isinstance(error, RankLost):
+            said, name = reason(error), type(error).__name__
+            self.note(name if said == name else f"{name}: {said}", when)
+            for roll in self.rolls:
+                roll.leave()
+
+    def pass_on(self, lost: RankLost) -> None:
+        """Tell those who will lose this rank whom this rank has lost."""
+        for roll in self.rolls:
+            roll.pass_on(lost)
 
     def close(self) -> None:
         """Close all that was made here."""
@@ -64,15 +86,13 @@ class Connections:
         self.groups, self.rolls, self._own = [], [], []
 
 
+def _abort(groups: Sequence[dist.ProcessGroup]) -> None:
+    """End the collectives of groups that would wait on for a rank that left."""
+    for group in groups:
+        group.abort()
+
+
 def _kind(group: dist.ProcessGroup, device: torch.device) -> str:
     """The name of what carries a group's messages between such devices."""
     pairs = (pair.split(":") for pair in dist.get_backend_config(group).split(","))
     return dict(pairs).get(device.type, "")
-
-
-def why_it_left(error: BaseException) -> str:
-    """What the others are told of an error; nothing of one that they know of already."""
-    if isinstance(error, RankLost):
-        return ""
-    said, name = reason(error), type(error).__name__
-    return name if said == name else f"{name}: {said}"

@@ -61,15 +61,14 @@ def take_outer_model_(row: ModuleRow, plan: Plan) -> None:
 def average_buffers_(row: ModuleRow, plan: Plan, collective: Collective) -> None:
     """Give the module the averages of its buffers, those that are averaged at all."""
     spans = [span for part in range(len(plan.buffer_parts)) for span in _fresh(plan, part)]
-    average_views_(list(row.columns((), spans)[1]), row, plan, collective)
+    if spans:
+        average_views_(list(row.columns((), spans)[1]), row, plan, collective)
 
 
 def average_views_(
     views: Sequence[Tensor], row: ModuleRow, plan: Plan, collective: Collective
 ) -> None:
     """Give columns [1, _] the averages of all ranks."""
-    if not views:
-        return
     plain, sync = Mean(), row.sync(0)
     spans = [Span(0, view.shape[1]) for view in views]
     arriving, lengths = collect(
@@ -81,14 +80,17 @@ def average_views_(
 
 def average_module_(module: nn.Module, row: ModuleRow, plan: Plan, collective: Collective) -> None:
     """Average the parameters and buffers of another module, but for what is local to a rank."""
-    columns = Columns(_tensors(module, row, plan))
+    columns = Columns(_tensors(module, row, plan), sharded=row.is_sharded)
     _check_same(columns, row, plan, collective)
+    layout = columns.layout
     some: list[Tensor] = []
-    for span in columns.cut([Span(0, columns.layout.size)]):
-        if sum(view.numel() for view in some) + span.stop - span.start > _AT_ONCE:
+    size = 0  # of the whole tensors, since all ranks that hold one together must send as often
+    for start, width in zip(layout.starts, layout.sizes, strict=True):
+        if size and size + width > _AT_ONCE:
             average_views_(some, row, plan, collective)
-            some = []
-        some.append(columns.view(span))
+            some, size = [], 0
+        some += map(columns.view, columns.cut([Span(start, start + width)]))
+        size += width
     average_views_(some, row, plan, collective)
 
 

@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from partavg.backends.distributed.box import held
 from partavg.backends.distributed.module_row import ModuleRow
 
 _CHUNK = 1 << 22  # bytes that are looked at together
@@ -77,7 +78,7 @@ def all_alike(
 def _broadcast_(group: dist.ProcessGroup, tensors: Sequence[Tensor]) -> None:
     source = dist.get_global_rank(group, 0)
     for tensor in tensors:
-        own = _local(tensor)
+        own = held(tensor)
         whole = own.contiguous()
         dist.broadcast(whole, source, group=group)
         if whole.data_ptr() != own.data_ptr():
@@ -94,7 +95,7 @@ def _gathered(group: dist.ProcessGroup, own: Tensor) -> Tensor:
 def _fingerprint(tensor: Tensor) -> int:
     """A number that is another one for another tensor, as good as always."""
     sums = [tensor.new_zeros((), dtype=torch.int64)]
-    for chunk in torch.split(_local(tensor).contiguous().view(-1).view(torch.uint8), _CHUNK):
+    for chunk in torch.split(held(tensor).contiguous().view(-1).view(torch.uint8), _CHUNK):
         place = torch.arange(1, len(chunk) + 1, device=chunk.device)
         sums.append((chunk * (place * 0x9E3779B1 % 0xFFFFFFFB)).sum())
     return _mix(torch.stack(sums).tolist())
@@ -105,10 +106,3 @@ def _mix(numbers: Sequence[int]) -> int:
     for number in numbers:
         total = (total * 1_000_003 + number) % (1 << 61)
     return total
-
-
-def _local(tensor: Tensor) -> Tensor:
-    """What a rank holds of a tensor."""
-    inner = tensor.detach()
-    shard: Tensor = inner.to_local() if hasattr(inner, "to_local") else inner
-    return shard

@@ -1,7 +1,8 @@
 """A user's model as one worker: its tensors are the columns, wherever they lie."""
 
 import hashlib
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
@@ -11,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from partavg.backends.distributed.box import Box, held, is_distributed
 from partavg.backends.distributed.memory_store import MemoryStore, pinned
 from partavg.core.average import Views
 from partavg.core.layout import Layout
@@ -23,14 +25,22 @@ class Columns:
     """Named tensors as the columns of a row, without a copy of them.
 
     Tensors are looked up every time, since a module may put another in the place of one. A column's
-    place follows the order of memory, so that a tensor of any memory format is one range.
+    place follows the order of memory, so that a tensor of any memory format is one range. Of a
+    tensor that is sharded over ranks the row has the columns held here, in the same order.
     """
 
-    def __init__(self, tensors: Mapping[str, Callable[[], Tensor]]) -> None:
+    def __init__(
+        self, tensors: Mapping[str, Callable[[], Tensor]], *, sharded: bool = False
+    ) -> None:
         self._tensors = list(tensors.values())
-        self.layout = Layout.of({name: tensor() for name, tensor in tensors.items()})
-        for name, tensor in tensors.items():
-            _check(name, tensor())
+        found = {name: tensor() for name, tensor in tensors.items()}
+        self.layout = Layout.of(found)
+        """Of the whole tensors, which is what partitions cut."""
+        self.boxes = [_checked(name, tensor, sharded) for name, tensor in found.items()]
+        self.held = Layout(self.layout.names, tuple(box.sizes for box in self.boxes))
+        """Of what is held here: the columns of the row."""
+        self.placements = [_placed(tensor) for tensor in found.values()]
+        """How ranks hold each tensor together; nothing where each has its own."""
 
     def tensors(self) -> list[Tensor]:
         """The tensors themselves, as they are now."""
@@ -41,25 +51,37 @@ class Columns:
         self._tensors[place] = tensor
 
     def cut(self, spans: Sequence[Span]) -> tuple[Span, ...]:
-        """The same columns in spans that each lie within one tensor."""
-        ends = [a + n for a, n in zip(self.layout.starts, self.layout.sizes, strict=True) if n]
+        """What is held here of some columns of the layout, in spans each within one tensor."""
         cuts = []
+        starts, sizes = self.layout.starts, self.layout.sizes
         for start, stop in spans:
-            inner = [end for end in ends if start < end < stop]
-            cuts += list(map(Span, [start, *inner], [*inner, stop]))
+            for number in range(max(0, bisect_right(starts, start) - 1), bisect_left(starts, stop)):
+                box, here, first = self.boxes[number], self.held.starts[number], starts[number]
+                a = box.before(max(start - first, 0))
+                b = box.before(min(stop - first, sizes[number]))
+                if a < b:
+                    cuts.append(Span(here + a, here + b))
         return tuple(cuts)
+
+    def whole(self, spans: Sequence[Span]) -> tuple[Span, ...]:
+        """Of spans that each lie within one tensor, those of which every rank has its own copy."""
+        return tuple(span for span in spans if not self.placements[self._number(span)])
 
     def view(self, span: Span) -> Float[Tensor, "1 _"]:
         """The columns of a span that lies within one tensor."""
-        number = bisect_right(self.layout.starts, span.start) - 1
-        start = self.layout.starts[number]
-        return flat(self._tensors[number]())[None, span.start - start : span.stop - start]
+        number = self._number(span)
+        start = self.held.starts[number]
+        return flat(held(self._tensors[number]()))[None, span.start - start : span.stop - start]
 
     def flatten(
         self, dtype: torch.dtype, device: torch.device | None = None
     ) -> Float[Tensor, "1 d"]:
         """A copy of all columns."""
-        return torch.cat([flat(tensor()).to(device, dtype) for tensor in self._tensors])[None]
+        return torch.cat([flat(held(tensor())).to(device, dtype) for tensor in self._tensors])[None]
+
+    def _number(self, span: Span) -> int:
+        """The tensor that a span lies in; those of which nothing is held here have no columns."""
+        return bisect_right(self.held.starts, span.start) - 1
 
 
 @dataclass(slots=True)
@@ -76,14 +98,17 @@ class ModuleRow(Workers):
     """Keeps the solver's memory, where not as it is computed with."""
 
     @classmethod
-    def of(cls, module: nn.Module, parts: int) -> "ModuleRow":
-        """The worker that a module is; a solver's memory comes with `start_memory_`."""
+    def of(cls, module: nn.Module, parts: int, *, sharded: bool = False) -> "ModuleRow":
+        """The worker that a module is, or of one that may be `sharded` what is held here.
+
+        A solver's memory comes with `start_memory_`.
+        """
         params = _trainable(module)
         dtype = torch.float32
         for parameter in params.values():
             dtype = torch.promote_types(dtype, parameter.dtype)
-        columns = Columns({name: parameter.detach for name, parameter in params.items()})
-        none = next(iter(params.values())).new_empty(1, 0, dtype=dtype)
+        tensors = {name: partial(_itself, parameter) for name, parameter in params.items()}
+        none = held(next(iter(params.values()))).new_empty(1, 0, dtype=dtype)
         clock = torch.zeros(1, parts, dtype=torch.float64, device=none.device)
         return cls(
             none,
@@ -94,8 +119,8 @@ class ModuleRow(Workers):
             clock[:, :1].clone(),
             module=module,
             trainable=list(params.values()),
-            param_columns=columns,
-            buffer_columns=Columns(_buffers(module)),
+            param_columns=Columns(tensors, sharded=sharded),
+            buffer_columns=Columns(_buffers(module), sharded=sharded),
         )
 
     def start_memory_(self, solver: Solver, memory: str = "full") -> None:
@@ -108,7 +133,7 @@ class ModuleRow(Workers):
             kind = reduce(torch.promote_types, (p.dtype for p in self.trainable))
         if (kind, place) != (computed, device):
             self.store = MemoryStore(computed, device)
-        self.memory = pinned(solver.init(columns.flatten(kind, place), columns.layout), device)
+        self.memory = pinned(solver.init(columns.flatten(kind, place), columns.held), device)
 
     def recall(
         self, spans: Sequence[Span], *, to_send: bool = False
@@ -141,11 +166,11 @@ class ModuleRow(Workers):
     def take_over_(self, place: int, parameter: nn.Parameter) -> None:
         """Go on with a parameter that a module has in the place of one that it had."""
         self.trainable[place] = parameter
-        self.param_columns.replace_(place, parameter.detach)
+        self.param_columns.replace_(place, partial(_itself, parameter))
 
     def shared_parameters(self) -> list[tuple[nn.Parameter, Span]]:
         """The parameters that are shared, and their columns."""
-        layout = self.param_columns.layout
+        layout = self.param_columns.held
         known = zip(self.trainable, layout.names, layout.starts, layout.sizes, strict=True)
         return [(p, Span(a, a + n)) for p, name, a, n in known if name not in self.local]
 
@@ -160,6 +185,29 @@ class ModuleRow(Workers):
         lies = [(t.dtype, t.stride()) for t in self.trainable]
         text = repr((layout, kept, lies)).encode()
         return f"{layout.size:,} numbers ({hashlib.sha256(text).hexdigest()[:8]})"
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether this rank holds the model together with others."""
+        return any((*self.param_columns.placements, *self.buffer_columns.placements))
+
+    def placements(self) -> str:
+        """How tensors are sharded, in a few words."""
+        every = (*self.param_columns.placements, *self.buffer_columns.placements)
+        counts = Counter(text or "whole" for text in every)
+        text = ", ".join(f"{count} × {text}" for text, count in counts.items())
+        return f"{text} ({hashlib.sha256(repr(every).encode()).hexdigest()[:8]})"
+
+    def places(self) -> str:
+        """Where the shards held here lie, in a few words."""
+        boxes = repr((self.param_columns.boxes, self.buffer_columns.boxes)).encode()
+        return f"places {hashlib.sha256(boxes).hexdigest()[:8]}"
+
+    def whole(
+        self, spans: Sequence[Span], buffer_spans: Sequence[Span]
+    ) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
+        """Those spans of which every rank has its own copy."""
+        return self.param_columns.whole(spans), self.buffer_columns.whole(buffer_spans)
 
     def load_(self, saved: dict[str, Any]) -> None:
         """Take back what `state` gave."""
@@ -206,19 +254,39 @@ def _buffers(module: nn.Module) -> dict[str, Callable[[], Tensor]]:
 
 def _buffer(home: nn.Module, key: str) -> Tensor:
     buffer: Tensor = getattr(home, key)
-    return buffer.detach()
+    return buffer
 
 
-def _check(name: str, tensor: Tensor) -> None:
-    if hasattr(tensor, "placements"):  # a DTensor, whose import would take most of a second
+def _itself(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _checked(name: str, tensor: Tensor, sharded: bool) -> Box:
+    """Where in the tensor that lies which is held here; a ValueError if it cannot be averaged."""
+    if is_distributed(tensor) and not sharded:
         raise ValueError(
-            f"tensor {name!r} is sharded over processes: attach needs whole tensors, so use DDP "
-            f"instead of FSDP inside a machine"
+            f"tensor {name!r} is sharded over ranks: give attach the dimension of your mesh along "
+            f"which replicas are averaged, like mesh=mesh['replicate']"
         )
     if not tensor.is_floating_point():
         raise ValueError(f"tensor {name!r} is {tensor.dtype}: only real numbers can be averaged")
-    if not _dense(tensor):
+    box, here = Box.of(tensor), held(tensor)
+    if not _dense(here) or (is_distributed(tensor) and not here.is_contiguous()):
         raise ValueError(f"tensor {name!r} has gaps in memory: make it contiguous()")
+    if box.sizes != tuple(here.shape):
+        raise ValueError(
+            f"tensor {name!r} of shape {list(tensor.shape)} is sharded so that this rank holds "
+            f"{list(here.shape)}, and not a range of its axes: shard it with fully_shard or "
+            f"parallelize_module"
+        )
+    return box
+
+
+def _placed(tensor: Any) -> str:
+    if not is_distributed(tensor):
+        return ""
+    placements = ", ".join(map(repr, tensor.placements))
+    return f"{placements} over {' × '.join(map(str, tensor.device_mesh.shape))}"
 
 
 def flat(tensor: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from partavg.backends.distributed.collectives import AllReduce
+from partavg.backends.distributed.collectives import AllReduce, MakeTrailer
 from partavg.backends.distributed.module_row import ModuleRow
 from partavg.backends.distributed.trailer import Trailer
 from partavg.core.abilities import abilities
@@ -47,7 +47,7 @@ class Narrow(AllReduce):
         group: dist.ProcessGroup,
         kind: torch.dtype,
         weights: Sequence[float],
-        trailer: type[Trailer] = Trailer,
+        trailer: MakeTrailer = Trailer,
     ) -> None:
         """The group must be this collective's own: nobody else may send from another thread."""
         super().__init__(group, weights, trailer)
@@ -62,7 +62,7 @@ class Narrow(AllReduce):
         """Send from a thread or a stream; what must be exact goes in full."""
         own = self.trailer.sign_(message).clone()  # here, for it says where this rank is now
         body = message[: -self.room]
-        if key is None or exact == len(body):
+        if key is None or exact == len(body) > 0:
             return self._begun(message)
         if message.is_cuda:
             return self._streamed(body, own)
@@ -110,13 +110,14 @@ class Narrow(AllReduce):
         """The sum, and what all ranks say of themselves."""
         ranks, length, sums = len(self._weights), len(body), body.dtype
         width = -(-length // ranks)
-        given = pad((body / self._weight).to(self._kind), (0, ranks * width - length))
+        given = pad(body.div_(self._weight).to(self._kind), (0, ranks * width - length))
         shares, entries = self._deal(given.view(ranks, width), own)
         weights = torch.tensor(self._weights, dtype=sums, device=body.device)
         mine = (weights[:, None] * shares.to(sums)).sum(0).to(self._kind)
         gathered = mine.new_empty(ranks, width)
         rows = [row.view(torch.uint8) for row in gathered]
-        dist.all_gather(rows, mine.view(torch.uint8), group=self.group)
+        if width:
+            dist.all_gather(rows, mine.view(torch.uint8), group=self.group)
         self.count(given[:length].nbytes)
         return gathered.flatten()[:length].to(sums), entries
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, is_dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from partavg.backends.distributed.box import held, is_distributed
 from partavg.backends.distributed.module_row import ModuleRow, flat
 from partavg.backends.distributed.optimizers import owned, rates
 from partavg.core.abilities import Abilities, abilities, below, name_of
@@ -100,7 +101,7 @@ def correct_gradients_(row: ModuleRow, solver: Solver, optimizer: Optimizer) -> 
 
 def correct_parameters_(row: ModuleRow, solver: Solver, optimizer: Optimizer) -> None:
     """After a step of an optimizer, let the solver do its part of it to the parameters."""
-    _do_its_part(row, solver, optimizer, torch.empty_like)
+    _do_its_part(row, solver, optimizer, lambda parameter: torch.empty_like(held(parameter)))
 
 
 def _do_its_part(
@@ -113,16 +114,18 @@ def _do_its_part(
     for parameter, (a, b) in row.shared_parameters():
         if parameter.grad is not None and id(parameter) in stepped:
             memory = {name: tensor[:, a:b] for name, tensor in row.memory.items()}
-            rows, grads = flat(parameter.detach()), flat(gradients(parameter))
+            rows, grads = flat(held(parameter)), flat(gradients(parameter))
             solver.step_(rows[None], grads[None], memory, now)
 
 
 def _gradients(parameter: nn.Parameter) -> Tensor:
     """The gradient, lying in memory as the parameter does."""
-    assert parameter.grad is not None
-    if parameter.grad.stride() != parameter.stride():
-        parameter.grad = torch.empty_like(parameter).copy_(parameter.grad)
-    return parameter.grad
+    grad: Any = parameter.grad
+    if is_distributed(grad) and grad.placements != (sharded := cast("Any", parameter)).placements:
+        grad = parameter.grad = grad.redistribute(sharded.device_mesh, sharded.placements)
+    if held(grad).stride() != held(parameter).stride():
+        grad = parameter.grad = torch.empty_like(parameter).copy_(grad)
+    return held(grad)
 
 
 def rate_of(optimizers: Sequence[Optimizer], solver: Solver, said: Abilities) -> float:

@@ -25,10 +25,10 @@ def go_on_with_others_(row: ModuleRow, plan: Plan, solver: Solver, collective: C
     alone = said.outer_step or said.keeps_apart
     settle_(row, plan, Mean() if alone else solver, collective, plainly=True, alike=())
     for own, center in said.centers:
-        for start, stop in chain(*plan.partition.parts):
-            rows = row.memory[own][:, start:stop]
-            mean: Tensor = rows.clone()
-            average_views_([mean], row, plan, collective)
-            rows.sub_(mean)
+        spans = list(chain(*plan.partition.parts))
+        means: list[Tensor] = [row.memory[own][:, start:stop].clone() for start, stop in spans]
+        average_views_(means, row, plan, collective)
+        for (start, stop), mean in zip(spans, means, strict=True):
+            rows = row.memory[own][:, start:stop].sub_(mean)
             if center is not None:
                 rows.add_(row.memory[center][:, start:stop])

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Sequence
 
+import torch
 import torch.distributed as dist
 from torch import nn
 
+from partavg.backends.distributed.box import is_distributed
 from partavg.backends.distributed.likeness import all_alike, rest_alike_, untouched
 from partavg.backends.distributed.module_row import ModuleRow
 from partavg.core.aggregate import weighted_sum
@@ -30,7 +32,7 @@ class Watch:
                 return f"parameter {name!r} is gone from the model since attach: {_REMEDY}"
             parameter = now[name]
             if (found := _kind(parameter)) != kind:
-                was, become = (" ".join(each[:3]) for each in (kind, found))
+                was, become = _in_words(kind), _in_words(found)
                 how = f"is {become}" if was != become else "lies otherwise in memory"
                 return f"parameter {name!r} {how} and was {was} at attach: {_REMEDY}"
             if parameter is not self._row.trainable[place]:
@@ -64,9 +66,18 @@ class Watch:
     def rest_alike_(self, groups: Sequence[dist.ProcessGroup]) -> None:
         """Give all ranks the same of what nobody averages: frozen parameters, whole numbers."""
         rest = untouched(self._model, self._row, self._is_local)
-        rest_alike_(rest, groups, self._row.params.device)
+        copies = {name: tensor for name, tensor in rest.items() if not is_distributed(tensor)}
+        rest_alike_(rest, groups[:1], self._row.params.device)
+        rest_alike_(copies, groups[1:], self._row.params.device)  # inside machines and replicas
 
 
-def _kind(parameter: nn.Parameter) -> tuple[str, str, str, tuple[int, ...]]:
-    shape = "×".join(map(str, parameter.shape)) or "a number"
-    return shape, str(parameter.dtype), f"on {parameter.device}", parameter.stride()
+Kind = tuple[torch.Size, torch.dtype, torch.device, tuple[int, ...]]
+
+
+def _kind(parameter: nn.Parameter) -> Kind:
+    return parameter.shape, parameter.dtype, parameter.device, parameter.stride()
+
+
+def _in_words(kind: Kind) -> str:
+    shape, dtype, device, _ = kind
+    return f"{'×'.join(map(str, shape)) or 'a number'} {dtype} on {device}"

@@ -1,16 +1,21 @@
 """`partavg plan`."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from partavg.cli import options
+
+if TYPE_CHECKING:
+    from partavg.cost.setting import Setting
 
 EXAMPLES = """\b
 Examples:
   partavg plan --model resnet50 --step-ms 120 --bandwidth 100Mbit --latency 20ms --workers 16
   partavg plan --model gpt2 --step-ms 900 --bandwidth 1Gbit --workers 8 --interval 32 --wire bf16
   partavg plan --parameters 7000000 --step-ms 50 --bandwidth 12.5MB --workers 4 --json plan.json
+  partavg plan --model gpt2 --dtype bf16 --solver diloco --step-ms 900 --bandwidth 1Gbit --workers 8
 """
 
 
@@ -24,9 +29,14 @@ Examples:
     "--local", type=int, default=0, help="How many of them are never averaged (averaging.local)."
 )
 @click.option("--step-ms", type=float, required=True, help="Milliseconds of a step by itself.")
-@click.option("--bandwidth", required=True, metavar="SPEED", help="Of each link: 100Mbit, 1GB.")
-@click.option("--latency", default="0ms", show_default=True, metavar="TIME", help="One way: 20ms.")
-@click.option("--workers", type=int, required=True, help="How many train.")
+@click.option("--bandwidth", metavar="SPEED", help="Of each link: 100Mbit, 1GB.")
+@click.option("--latency", metavar="TIME", help="One way: 20ms; 0ms unless given.")
+@click.option("--workers", type=int, help="How many train.")
+@click.option(
+    "--measure",
+    is_flag=True,
+    help="Find bandwidth, latency and workers out, as the ranks that torchrun started.",
+)
 @click.option("--interval", default=8, show_default=True, help="Steps between averages of a part.")
 @click.option(
     "--wire",
@@ -34,6 +44,21 @@ Examples:
     default="full",
     show_default=True,
     help="Of messages.",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bf16", "fp16", "float64"]),
+    default="float32",
+    show_default=True,
+    help="Of the model.",
+)
+@click.option("--solver", help="On top of your optimizer, as attach takes it: diloco, scaffold.")
+@click.option(
+    "--memory",
+    type=click.Choice(["full", "params", "host", "params+host"]),
+    default="full",
+    show_default=True,
+    help="Where the solver's memory is, and in which type.",
 )
 @click.option(
     "--backend",
@@ -58,11 +83,15 @@ def plan(
     parameters: int | None,
     local: int,
     step_ms: float,
-    bandwidth: str,
-    latency: str,
-    workers: int,
+    bandwidth: str | None,
+    latency: str | None,
+    workers: int | None,
+    measure: bool,
     interval: int,
     wire: str,
+    dtype: str,
+    solver: str | None,
+    memory: str,
     backend: str,
     samples: int,
     batch: int,
@@ -72,37 +101,61 @@ def plan(
     """Say what averaging plans cost on a network, and which one to choose.
 
     For periodic, partial and in-between averaging at one interval, at once and overlapped with
-    training: bytes, messages and time per iteration, and the time of an epoch. docs/plan.md has the
-    equations and how they compare with measurements.
+    training: bytes, messages and time per iteration, the time of an epoch, and what is kept in
+    memory beside the model. docs/plan.md has the equations and how they compare with measurements.
+
+    Started by torchrun on the machines that are to train (torchrun … -m partavg plan --measure …)
+    it measures the network between them.
     """
-    from partavg.cli import output, plan_report, units
+    from partavg.cli import link, output, plan_report
     from partavg.core.schedule import Schedule
-    from partavg.core.wire_formats import WIRE_FORMATS
-    from partavg.cost import Network, Workload, candidates, cost, recommend
+    from partavg.cost import Workload, candidates, cost, recommend
     from partavg.folder import write_json
 
     with output.bad_input():
         options.check_file(kept, ".json", force=force)
-        speed, trip = units.bandwidth(bandwidth), units.duration(latency)
-        network = Network(workers, speed, trip, backend)
-        per_number = WIRE_FORMATS[wire].bytes_per_number
-        work = Workload(_shared(_size(model, parameters), local), step_ms / 1e3, per_number)
-        steps = _steps(samples, batch, workers)
+        setting = _setting(solver, wire, dtype, memory)
+        size = _shared(_size(model, parameters), local)
+        work = Workload(size, step_ms / 1e3, setting.bytes_per_number)
+        find = link.measured if measure else link.described
+        network, said = find(bandwidth, latency, workers, backend)
+        if not output.speaks():
+            return
+        steps = _steps(samples, batch, network.workers)
         found = candidates(work, network, interval)
         chosen = recommend(found)
         console = output.console()
         click.echo(
             f"{model or 'model'}: {work.parameters:,} parameters, {work.size / 1e6:,.1f} MB "
-            f"({wire}); {workers} workers, steps of {step_ms:g} ms, {steps:,} in an epoch; "
-            f"{bandwidth} per second, {latency}, {backend}"
+            f"({wire}); {network.workers} workers, steps of {step_ms:g} ms, {steps:,} in an epoch; "
+            f"{said}"
         )
         everything = [cost(work, network, Schedule.synchronous())] * (interval > 1) + found
-        console.print(plan_report.table(everything, chosen.cost, steps))
+        beside = [setting.beside(size, each, network.workers) for each in everything]
+        console.print(plan_report.table(everything, chosen.cost, steps, beside))
         for sentence in plan_report.sentences(chosen, work, network):
             console.print(sentence, highlight=False, soft_wrap=True)
         if kept:
-            write_json(kept, plan_report.numbers(everything, chosen, steps))
+            write_json(kept, plan_report.numbers(everything, chosen, steps, beside))
             click.echo(f"numbers: {kept}")
+
+
+def _setting(solver: str | None, wire: str, dtype: str, memory: str) -> "Setting":
+    """What is attached, from the names of the command line."""
+    from partavg.core.abilities import below
+    from partavg.cost.setting import Setting
+    from partavg.solvers import SOLVERS
+
+    width = {"bf16": 2, "fp16": 2, "float32": 4, "float64": 8}[dtype]
+    if solver is None:
+        return Setting(None, wire, width, memory)
+    made = SOLVERS.find(solver, "--solver")()
+    if below(made) is None:
+        raise ValueError(
+            f"--solver {solver} takes local steps, and so does your optimizer: leave it out, or "
+            f"use one that goes on top, like diloco"
+        )
+    return Setting(made, wire, width, memory)
 
 
 def _size(model: str | None, parameters: int | None) -> int:
