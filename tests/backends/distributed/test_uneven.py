@@ -221,10 +221,13 @@ def test_a_pace_ends_one_by_one_as_well(ranks: Ranks) -> None:
     compared(ranks, Case({"interval": 4, "pace": FIXED}), (8, 11, 3))
 
 
-def epochs(rank: int, wire: str) -> tuple[list[int], list[dict[str, Tensor]]]:
+def epochs(
+    rank: int, wire: str, dtype: torch.dtype = torch.float64
+) -> tuple[list[int], list[dict[str, Tensor]]]:
     """Three epochs of different length, with the averaged model at the end of each."""
     torch.manual_seed(rank)
-    net, (inputs, targets) = model(), samples()
+    net, (inputs, targets) = model().to(dtype), samples()
+    inputs = inputs.to(dtype)
     optimizer = torch.optim.SGD(net.parameters(), lr=LR)
     counts, seen = [], []
     options: Any = {"interval": 4, "parts": 2, "uneven": True, "wire": wire}
@@ -249,6 +252,13 @@ def test_training_goes_on_after_a_consensus(ranks: Ranks, wire: str) -> None:
     full = ranks(epochs, "full")[0][1]
     apart = distance(full[-1], copy(model()))
     assert distance(found[0][1][-1], full[-1]) <= (0 if wire == "full" else 0.5 * apart)
+
+
+def test_narrow_models_may_be_uneven(ranks: Ranks) -> None:
+    found = ranks(epochs, "full", torch.bfloat16)
+    for counts, seen in found:
+        assert counts == [5, 10, 15]
+        assert all(distance(a, b) == 0 for a, b in zip(seen, found[0][1], strict=True))
 
 
 class Direct(nn.Module):
