@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from tests.backends.distributed.loops import WORKERS
 from tests.ranks import Ranks
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ import partavg
 from partavg.backends.distributed.collectives import AllReduce
 from partavg.backends.distributed.narrow import Narrow
 from partavg.backends.distributed.trailer import NotFinite
+from partavg.core.wire_formats import WIRE_FORMATS
 from partavg.solvers.fedprox import FedProx
 from partavg.solvers.outer import diloco
 from partavg.solvers.scaffold import SCAFFOLD
@@ -124,3 +126,19 @@ def test_numbers_that_are_not_finite_are_noticed(ranks: Ranks) -> None:
     said = ranks(trouble)
     assert len(said) == WORKERS
     assert all("rank 1 sent a number that is not finite after step 1" in each for each in said)
+
+
+@pytest.mark.parametrize("width", [1, 3, 33])
+@pytest.mark.parametrize("wire", WIRE_FORMATS)
+def test_one_rank_alone(wire: str, width: int) -> None:
+    """Whose messages have one row, which may begin at any byte."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        net = nn.Linear(width, 1, bias=False).bfloat16()
+        before = net.weight.detach().clone()
+        with partavg.attach(net, interval=1, wire=wire) as averager:
+            averager.step()
+            averager.step()
+        assert torch.equal(net.weight, before)
+    finally:
+        dist.destroy_process_group()

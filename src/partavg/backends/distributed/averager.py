@@ -136,6 +136,8 @@ class Averager:
             self._uneven.check_turn(row.step + 1)
         with self._talking(row.step + 1):
             row.step += 1
+            if isinstance(moves, Tensor):
+                moves = moves.to(row.steps).view(1, 1)
             row.taken += moves
             row.count_(rate, moves, weigh=self._weigh)
             self._skipped = self._skipped + 1 - moves

@@ -105,11 +105,11 @@ class Compressed(AllReduce):
         part += self._late_sum.get(key, 0)
         rounded = self._codec.pack(part)
         self._late_sum[key] = part - self._unpacked(rounded, kind)
-        back = _joined(rounded, tails_of_mine.sum(0, keepdim=True))
+        back = joined(rounded, tails_of_mine.sum(0, keepdim=True))
         gathered = back.new_empty(self._ranks, back.shape[1])
         dist.all_gather(list(gathered), back[0], group=self.group)
         self.count(packed.nbytes + tails.nbytes)
-        sums, ends = _parted(gathered, packed.shape[1], kind)
+        sums, ends = parted(gathered, packed.shape[1], kind)
         return (
             self._unpacked(sums, kind).flatten()[: len(change)],
             ends.flatten()[: len(tail)],
@@ -129,11 +129,11 @@ class Compressed(AllReduce):
     ) -> tuple[Tensor, Tensor, list[RankReport]]:
         """Give each rank its shares, one's own entry behind them; get one's shares of all ranks."""
         entry = own.float().expand(self._ranks, -1)
-        given = _joined(_joined(packed, tails), entry)
+        given = joined(joined(packed, tails), entry)
         taken = torch.empty_like(given)
         dist.all_to_all_single(taken, given, group=self.group)
-        shares, entries = _parted(taken, packed.shape[1] + _size(tails), entry.dtype)
-        mine, tails_of_mine = _parted(shares, packed.shape[1], tails.dtype)
+        shares, entries = parted(taken, packed.shape[1] + _size(tails), entry.dtype)
+        mine, tails_of_mine = parted(shares, packed.shape[1], tails.dtype)
         return mine, tails_of_mine, [RankReport(*e) for e in entries.tolist()]
 
     def _unpacked(self, packed: UInt8[Tensor, "m _"], dtype: torch.dtype) -> Float[Tensor, "m n"]:
@@ -149,12 +149,12 @@ def _size(rows: Tensor) -> int:
     return rows.shape[1] * rows.element_size()
 
 
-def _joined(bytes_: UInt8[Tensor, "m b"], numbers: Float[Tensor, "m n"]) -> UInt8[Tensor, "m _"]:
+def joined(bytes_: UInt8[Tensor, "m b"], numbers: Float[Tensor, "m n"]) -> UInt8[Tensor, "m _"]:
     """Rows of bytes with those of numbers behind them."""
     return torch.cat([bytes_, numbers.contiguous().view(torch.uint8)], 1)
 
 
-def _parted(
+def parted(
     rows: UInt8[Tensor, "m _"], place: int, dtype: torch.dtype
 ) -> tuple[UInt8[Tensor, "m b"], Float[Tensor, "m n"]]:
     """What was joined."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from partavg.backends.distributed.collectives import AllReduce, MakeTrailer
+from partavg.backends.distributed.compressed import joined, parted
 from partavg.backends.distributed.module_row import ModuleRow
 from partavg.backends.distributed.trailer import Trailer
 from partavg.core.abilities import abilities
@@ -123,10 +124,9 @@ class Narrow(AllReduce):
 
     def _deal(self, shares: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
         """Give each rank its share, one's own entry behind it; get one's share of all ranks."""
-        size = shares.shape[1] * shares.element_size()
-        entry = own.float().view(torch.uint8).expand(len(shares), -1)
-        given = torch.cat([shares.view(torch.uint8), entry], 1)
+        kind, entry = self._kind, own.float().expand(len(shares), -1)
+        given = joined(shares.view(torch.uint8), entry)
         taken = torch.empty_like(given)
         dist.all_to_all_single(taken, given, group=self.group)
-        entries = taken[:, size:].contiguous().view(torch.float32)
-        return taken[:, :size].contiguous().view(self._kind), entries.flatten()
+        numbers, entries = parted(taken, shares.shape[1] * kind.itemsize, torch.float32)
+        return parted(numbers, 0, kind)[1], entries.flatten()
