@@ -49,7 +49,7 @@ BAD: dict[str, Any] = {
     "a class": int,
     "a function": len,
     "a scalar tensor": torch.tensor(2),
-    "a tensor": torch.randn(3),
+    "a tensor": torch.linspace(-1, 1, 3),
     "a large tensor": torch.randn(40, 40),
     "an empty tensor": torch.empty(0),
     "a mask": torch.tensor([True, False, True]),

@@ -25,7 +25,7 @@ def memory_beside(
     """Bytes that an attached rank keeps between steps, beside model, gradients and optimizer.
 
     A parameter has `width` bytes; sums and what solvers remember have 4 at least, but for `memory`
-    "params". What is on the host does not count. Rounded messages need the last average, what
+    "params". Of what is on the host, the part that is due next counts. Rounded messages need the last average, what
     rounding lost, and each rank its share of that of the sums. Of parts on their way there is what
     was sent, and the message.
 
@@ -35,8 +35,9 @@ def memory_beside(
     """
     wide = max(4, width)
     each = 0.0
-    if solver is not None and "host" not in memory:
-        each += remembered(solver) * (width if "params" in memory else wide)
+    if solver is not None:
+        kept = remembered(solver) * (width if "params" in memory else wide)
+        each += kept / schedule.parts if "host" in memory else kept
     if WIRE_FORMATS[wire].codec is not None:
         each += wide * (2 + 1 / workers)
     flying = min(schedule.parts, ceil(delay * schedule.parts / schedule.interval))
