@@ -230,7 +230,7 @@ def refused(rank: int, change: Change, steps: int) -> None:
         (remove, "rank 0: parameter 'last.bias' is gone from the model since attach"),
         (
             remove_buffer,
-            "buffer 'running_mean' is gone from a BatchNorm1d of the model since attach",
+            "buffer 'running_mean' is gone from a BatchNorm1d of the model",
         ),
         (
             reshape,
