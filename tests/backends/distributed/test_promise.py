@@ -249,6 +249,26 @@ def test_what_cannot_go_on_is_refused_by_name(
         assert "detach, and attach again" in text.splitlines()[0]
 
 
+def shortened(rank: int) -> None:
+    def then(rank: int, step: int, net: Any, _: Any) -> None:
+        if step == 1 and rank == 1:
+            net.norm.running_mean = net.norm.running_mean[:2]
+            net.forward = lambda x: x[:, :3] + 0 * net.last.weight.sum()
+
+    train(rank, one_sgd, then, 5)
+
+
+def test_a_buffer_that_is_shorter_on_one_rank_ends_all(ranks: Ranks) -> None:
+    found = [text.splitlines()[0] for _, text in ranks.answers(shortened)]
+    sentence = (
+        "tensor 'norm.running_mean' has another size than at attach: detach, and attach again"
+    )
+    assert found[1] == f"ValueError: {sentence}"
+    for text in (found[0], found[2]):
+        assert text.startswith("RankLost: rank 1"), text
+        assert text.endswith(sentence), text
+
+
 def split_optimizers(rank: int, case: Case) -> list[dict[str, Tensor]]:
     """As `attached`, with an optimizer for every layer, stepped in any order but the last."""
     net, (inputs, targets) = usual(rank), samples()

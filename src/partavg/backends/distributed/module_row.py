@@ -70,8 +70,13 @@ class Columns:
     def view(self, span: Span) -> Float[Tensor, "1 _"]:
         """The columns of a span that lies within one tensor."""
         number = self._number(span)
-        start = self.held.starts[number]
-        return flat(held(self._tensors[number]()))[None, span.start - start : span.stop - start]
+        start, columns = self.held.starts[number], flat(held(self._tensors[number]()))
+        if len(columns) != self.held.sizes[number]:  # messages of other lengths end in gloo's abort
+            raise ValueError(
+                f"tensor {self.layout.names[number]!r} has another size than at attach: detach, "
+                f"and attach again"
+            )
+        return columns[None, span.start - start : span.stop - start]
 
     def flatten(
         self, dtype: torch.dtype, device: torch.device | None = None
