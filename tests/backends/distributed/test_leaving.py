@@ -140,6 +140,28 @@ def test_one_that_runs_out_of_memory_says_so(ranks: Ranks) -> None:
     assert all(text.startswith("RankLost: rank 2") and text.endswith(told) for text in found[:2])
 
 
+class Unprepared(partavg.Outer):
+    """Has no room for its memory on one rank."""
+
+    def init(self, params: Tensor, layout: Any) -> Any:
+        if dist.get_rank() == 1 and params.numel() > 100:
+            raise torch.OutOfMemoryError("Tried to allocate 2 GiB")
+        return super().init(params, layout)
+
+
+def unprepared(rank: int) -> None:
+    train(rank, lambda rank, step: None, solver=Unprepared())
+
+
+def test_one_that_fails_while_it_attaches_tells_the_others(ranks: Ranks) -> None:
+    found = [text.splitlines()[0] for _, text in ranks.answers(unprepared)]
+    assert found[1] == "OutOfMemoryError: Tried to allocate 2 GiB"
+    told = ") left before its first step: OutOfMemoryError: Tried to allocate 2 GiB"
+    for text in (found[0], found[2]):
+        assert text.startswith("RankLost: rank 1"), text
+        assert text.endswith(told), text
+
+
 def stopped(rank: int) -> None:
     """A rank that is stopped, while the others do not wait for long."""
     net = model(rank)

@@ -195,6 +195,11 @@ def remove(rank: int, step: int, net: Any, _: Any) -> None:
         net.last.bias = None
 
 
+def remove_buffer(rank: int, step: int, net: Any, _: Any) -> None:
+    if step == 1:
+        net.norm.running_mean = None
+
+
 def reshape(rank: int, step: int, net: Any, _: Any) -> None:
     if step == 1:
         net.first.weight = nn.Parameter(torch.zeros(7, 5, dtype=torch.float64))
@@ -223,6 +228,10 @@ def refused(rank: int, change: Change, steps: int) -> None:
         (on_rank_1, "rank 1: parameter 'frozen.weight' was added or unfrozen since attach"),
         (add, "rank 0: parameter 'more.weight' was added or unfrozen since attach"),
         (remove, "rank 0: parameter 'last.bias' is gone from the model since attach"),
+        (
+            remove_buffer,
+            "buffer 'running_mean' is gone from a BatchNorm1d of the model since attach",
+        ),
         (
             reshape,
             "rank 0: parameter 'first.weight' is 7×5 torch.float64 on cpu and was 6×5 "

@@ -63,6 +63,42 @@ def test_ddp_over_the_same_ranks_is_refused(four: Ranks, inside: bool) -> None:
         assert text.startswith(f"{start} 0, 1, 2, 3, which then have nothing left to average"), text
 
 
+def meta(rank: int, which: int) -> None:
+    net = net_of(rank)
+    partavg.attach(net.to("meta") if rank >= which else net, interval=2)
+
+
+@pytest.mark.parametrize("which", [0, 2], ids=["all ranks", "some ranks"])
+def test_a_model_without_numbers_is_refused(four: Ranks, which: int) -> None:
+    for done, text in four.answers(meta, which):
+        assert not done
+        start = f"ValueError: rank {which} cannot start: tensor '0.weight' is on the meta device"
+        assert text.startswith(start), text
+
+
+class Cutless(nn.Module):
+    """Fails while attach looks at it, with an error that is no ValueError."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def named_buffers(self, *_: Any, **__: Any) -> Any:
+        raise IndexError("no such layer")
+
+
+def broken(rank: int) -> None:
+    net = nn.ModuleDict({"net": net_of(rank)})
+    partavg.attach(Cutless(net["net"]) if rank == 1 else net, interval=2)
+
+
+def test_an_error_of_another_kind_is_told_to_all(four: Ranks) -> None:
+    found = [text.splitlines()[0] for _, text in four.answers(broken)]
+    assert found[1] == "IndexError: no such layer"
+    told = "ValueError: rank 1 cannot start: IndexError: no such layer"
+    assert found[:1] + found[2:] == [told] * 3
+
+
 def ddp_inside(rank: int, by_hand: bool) -> dict[str, Tensor]:
     """DDP over the ranks of a machine, averages over those of equal place; or a batch of both."""
     inside = [dist.new_group([0, 1]), dist.new_group([2, 3])][rank // 2]

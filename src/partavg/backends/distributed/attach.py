@@ -2,6 +2,7 @@
 
 import atexit
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.metadata import version
@@ -60,6 +61,7 @@ from partavg.core.plan import Plan, check_delay
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
 from partavg.core.wire_formats import WIRE_FORMATS
+from partavg.sentences import reason
 
 
 def attach(
@@ -196,6 +198,10 @@ def attach(
     except ValueError as error:
         agree(groups, {}, error)
         raise
+    except Exception as error:  # which keeps its kind here
+        with suppress(ValueError):
+            agree(groups, {}, ValueError(f"{type(error).__name__}: {reason(error)}"))
+        raise
     words = agree(groups, facts)
     everyone = None
     if shards:
@@ -207,52 +213,55 @@ def attach(
         groups = [*groups, shards.inside]
         words += agree(groups[2:], {})
     connections = Connections(groups, words, row.params.device, apart=by_thread, everyone=everyone)
-    collective: Collective
-    if manager is not None:
-        own_weight, inside = weight, None  # of those alive, found out with every message
-        collective = Replicas(manager, row, weight, facts, shared[1].local)
-    else:
-        weights = _shares(weight, groups)
-        own_weight = weights[dist.get_rank(groups[0])] if groups else 1.0
-        trailer: MakeTrailer = UnevenTrailer if uneven else Trailer
+    with connections.telling_why():
+        collective: Collective
+        if manager is not None:
+            own_weight, inside = weight, None  # of those alive, found out with every message
+            collective = Replicas(manager, row, weight, facts, shared[1].local)
+        else:
+            weights = _shares(weight, groups)
+            own_weight = weights[dist.get_rank(groups[0])] if groups else 1.0
+            trailer: MakeTrailer = UnevenTrailer if uneven else Trailer
+            if shards:
+                trailer = partial(_shard_trailer, shards, connections.groups[-1])
+            collective, inside = _collectives(
+                connections.groups, group, wire, own_weight, weights, narrow, trailer
+            )
+        own_tensors = {name for some in shared for name in some.local}
+
+        def is_local(name: str) -> bool:
+            return name in own_tensors or matches(name, local)
+
         if shards:
-            trailer = partial(_shard_trailer, shards, connections.groups[-1])
-        collective, inside = _collectives(
-            connections.groups, group, wire, own_weight, weights, narrow, trailer
+            shards.start_alike_(module, is_local)
+        else:
+            start_alike_(module, groups, is_local)
+        row.start_memory_(own, memory)
+        if aggregate is not weighted_sum:
+            row.remember_start_()
+        current = CurrentPlan(schedule, adapt, replace(planner, weight=own_weight))
+        _outlive_messages()
+        place = dist.get_rank(groups[0]) if groups else 0
+        turns = (
+            Uneven(collective.trailers, pace_of(pace, interval, groups), place) if uneven else None
         )
-    own_tensors = {name for some in shared for name in some.local}
-
-    def is_local(name: str) -> bool:
-        return name in own_tensors or matches(name, local)
-
-    if shards:
-        shards.start_alike_(module, is_local)
-    else:
-        start_alike_(module, groups, is_local)
-    row.start_memory_(own, memory)
-    if aggregate is not weighted_sum:
-        row.remember_start_()
-    current = CurrentPlan(schedule, adapt, replace(planner, weight=own_weight))
-    _outlive_messages()
-    place = dist.get_rank(groups[0]) if groups else 0
-    turns = Uneven(collective.trailers, pace_of(pace, interval, groups), place) if uneven else None
-    averager = Averager(
-        row,
-        optimizers,
-        current,
-        own,
-        collective,
-        inside,
-        connections,
-        watch=Watch(module, row, is_local),
-        scaler=scaler,
-        settings=settings_of(facts, own),
-        uneven=turns,
-        shards=shards,
-    )
-    if turns:
-        turns.catch_up_before(module, averager.catch_up)
-    return averager
+        averager = Averager(
+            row,
+            optimizers,
+            current,
+            own,
+            collective,
+            inside,
+            connections,
+            watch=Watch(module, row, is_local),
+            scaler=scaler,
+            settings=settings_of(facts, own),
+            uneven=turns,
+            shards=shards,
+        )
+        if turns:
+            turns.catch_up_before(module, averager.catch_up)
+        return averager
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,16 @@ class Connections:
             for roll in self.rolls:
                 roll.leave()
 
+    @contextmanager
+    def telling_why(self) -> Iterator[None]:
+        """Get ready in here: a rank that cannot tells the others, and closes its ends."""
+        try:
+            yield
+        except BaseException as error:
+            self.leave(error, "before its first step")
+            self.close()
+            raise
+
     def pass_on(self, lost: RankLost) -> None:
         """Tell those who will lose this rank whom this rank has lost."""
         for roll in self.rolls:

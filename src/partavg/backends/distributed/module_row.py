@@ -232,6 +232,12 @@ def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:
     trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
     if not trainable:
         raise ValueError("the model has no trainable parameters: nothing to average")
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if tensor.is_meta:
+            raise ValueError(
+                f"tensor {name!r} is on the meta device, which has no numbers: call "
+                f"model.to_empty(device=…) and load or initialize it before attach"
+            )
     first = next(iter(trainable.values()))
     for name, parameter in trainable.items():
         if parameter.device != first.device:
@@ -253,7 +259,12 @@ def _buffers(module: nn.Module) -> dict[str, Callable[[], Tensor]]:
 
 
 def _buffer(home: nn.Module, key: str) -> Tensor:
-    buffer: Tensor = getattr(home, key)
+    buffer: Tensor | None = getattr(home, key, None)
+    if buffer is None:
+        raise ValueError(
+            f"buffer {key!r} is gone from a {type(home).__name__} of the model since attach: "
+            f"detach, and attach again"
+        )
     return buffer
 
 
