@@ -42,11 +42,13 @@ from partavg.backends.distributed.watch import Watch
 from partavg.backends.lost import RankLost
 from partavg.core.abilities import abilities, step_weight
 from partavg.core.arrival import arrive_
-from partavg.core.average import collect, deliver_, reduced
-from partavg.core.exchange import average_, send, settle_
+from partavg.core.average import collect, deliver_
+from partavg.core.exchange import average_, send
 from partavg.core.mean import Mean
 from partavg.core.partition import Partition, Span
+from partavg.core.reduce import reduced
 from partavg.core.schedule import Schedule
+from partavg.core.settle import settle_
 from partavg.core.solver import Solver
 from partavg.core.workers import arrived
 
