@@ -24,9 +24,11 @@ from torch import nn
 from torch.nn import functional as F
 
 import partavg
-from partavg.core.average import Slices, alone, collect, deliver_
-from partavg.core.partition import by_channel
+from partavg.core.average import collect, deliver_
+from partavg.core.cuts import by_channel
+from partavg.core.reduce import alone
 from partavg.core.solver import Sync
+from partavg.core.views import Slices
 from partavg.models import cnn, mlp
 
 Timed = Callable[[], None]

@@ -25,9 +25,11 @@ from torch.nn import functional as F
 
 import engines
 import partavg
-from partavg.core.average import Slices, alone, collect, deliver_
-from partavg.core.partition import by_channel
+from partavg.core.average import collect, deliver_
+from partavg.core.cuts import by_channel
+from partavg.core.reduce import alone
 from partavg.core.solver import Sync
+from partavg.core.views import Slices
 from partavg.data.images import Images
 from partavg.models import MODELS
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from partavg.core.cuts import PARTITIONS
 from partavg.core.layout import Layout
 from partavg.core.loop import Batch, Gradients
-from partavg.core.partition import PARTITIONS
 from partavg.core.plan import Plan
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver

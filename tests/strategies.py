@@ -3,8 +3,9 @@
 import torch
 from hypothesis import strategies as st
 
+from partavg.core.cuts import PARTITIONS
 from partavg.core.layout import Layout
-from partavg.core.partition import PARTITIONS, Partition, module_of
+from partavg.core.partition import Partition, module_of
 from partavg.core.schedule import Schedule
 
 shapes = st.lists(st.integers(1, 6), min_size=0, max_size=4).map(tuple)

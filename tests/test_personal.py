@@ -41,9 +41,9 @@ from partavg import (
 from partavg.backends.client_models import own_columns
 from partavg.cli import main
 from partavg.comparison import configured
+from partavg.core.cuts import PARTITIONS
 from partavg.core.pace import Fixed
 from partavg.core.participation import Participation
-from partavg.core.partition import PARTITIONS
 from partavg.data.batches import Batches
 from partavg.data.dataset import Samples
 from partavg.data.test_split import split_alike

@@ -18,12 +18,7 @@ if TYPE_CHECKING:
     from partavg.core.abilities import Abilities, abilities
     from partavg.core.adapt import AdaComm, FedLAMA, PostLocal
     from partavg.core.aggregate import About, Aggregate
-    from partavg.core.layout import Layout
-    from partavg.core.loop import Record
-    from partavg.core.participation import Participation
-    from partavg.core.partition import (
-        Partition,
-        Span,
+    from partavg.core.cuts import (
         blocks,
         by_channel,
         by_layer,
@@ -33,6 +28,10 @@ if TYPE_CHECKING:
         strided,
         whole,
     )
+    from partavg.core.layout import Layout
+    from partavg.core.loop import Record
+    from partavg.core.participation import Participation
+    from partavg.core.partition import Partition, Span
     from partavg.core.rates import Cosine, StepDecay
     from partavg.core.schedule import Schedule
     from partavg.core.solver import Solver, Step, Sync
@@ -139,11 +138,11 @@ _HOMES = {
     "core.abilities": "Abilities abilities",
     "core.adapt": "AdaComm FedLAMA PostLocal",
     "core.aggregate": "About Aggregate",
+    "core.cuts": "blocks by_channel by_layer by_name contiguous sequential strided whole",
     "core.layout": "Layout",
     "core.loop": "Record",
     "core.participation": "Participation",
-    "core.partition": "Partition Span blocks by_channel by_layer by_name contiguous sequential "
-    "strided whole",
+    "core.partition": "Partition Span",
     "core.rates": "Cosine StepDecay",
     "core.schedule": "Schedule",
     "core.solver": "Solver Step Sync",

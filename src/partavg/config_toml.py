@@ -12,7 +12,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError
 
 from partavg.config import COMPONENTS, Averaging, Component, Config
-from partavg.core.partition import PARTITIONS
+from partavg.core.cuts import PARTITIONS
 from partavg.core.solver import Solver
 from partavg.metrics.table import METRICS
 from partavg.registry import Names, suggestion, table

@@ -24,7 +24,7 @@ _HOMES = {
     "metric": "partavg.metrics.table:METRICS",
     "model": "partavg.models:MODELS",
     "pace": "partavg.core.pace:PACES",
-    "partition": "partavg.core.partition:PARTITIONS",
+    "partition": "partavg.core.cuts:PARTITIONS",
     "sink": "partavg.sinks:SINKS",
     "solver": "partavg.solvers:SOLVERS",
     "split": "partavg.data.split:SPLITS",

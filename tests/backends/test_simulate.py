@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from partavg import Layout, Participation, Partition, Schedule, Simulation, Span, iid
-from partavg.core.partition import PARTITIONS, contiguous
+from partavg.core.cuts import PARTITIONS, contiguous
 from partavg.data.batches import Batches
 from partavg.evaluation import evaluate, recompute_statistics_
 from partavg.models import mlp

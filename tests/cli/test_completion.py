@@ -15,7 +15,7 @@ from tests.limits import seconds
 from partavg.cli import main
 from partavg.config import COMPONENTS, Component, Config
 from partavg.config_toml import _is_solver, _options
-from partavg.core.partition import PARTITIONS
+from partavg.core.cuts import PARTITIONS
 
 HERE = Path(__file__).resolve()
 STORED = HERE.parents[2] / "src" / "partavg" / "cli" / "settings.json"

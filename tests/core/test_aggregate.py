@@ -12,8 +12,8 @@ from torch import Tensor
 from partavg import SGD, About, Outer, Participation, Schedule
 from partavg.backends.planner import check_aggregate
 from partavg.core import Workers, weighted_sum
-from partavg.core.average import alone
 from partavg.core.exchange import average_
+from partavg.core.reduce import alone
 from partavg.solvers import SOLVERS
 
 SCHEDULES = [Schedule.periodic(4), Schedule.partial(4), Schedule(6, 2)]

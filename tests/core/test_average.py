@@ -6,10 +6,13 @@ from hypothesis import strategies as st
 from tests import oracles
 from tests.strategies import partitions, rows
 
-from partavg.core.average import Slices, alone, collect, consensus, deliver_, discrepancy, per_part
+from partavg.core.average import collect, consensus, deliver_, discrepancy, per_part
+from partavg.core.cuts import contiguous
 from partavg.core.layout import Layout
-from partavg.core.partition import Partition, contiguous
+from partavg.core.partition import Partition
+from partavg.core.reduce import alone
 from partavg.core.solver import Sync
+from partavg.core.views import Slices
 from partavg.solvers.sgd import SGD
 
 
@@ -64,7 +67,7 @@ def test_discrepancy_in_blocks_equals_discrepancy_at_once(monkeypatch: pytest.Mo
     params = rows(4, 1000, 0)
     uniform = torch.full((4,), 0.25, dtype=torch.float64)
     expected = discrepancy(params, uniform)
-    monkeypatch.setattr("partavg.core.average._BLOCK", 64)
+    monkeypatch.setattr("partavg.core.views._BLOCK", 64)
     assert torch.equal(discrepancy(params, uniform), expected)
 
 

@@ -4,8 +4,9 @@ import re
 
 import pytest
 
+from partavg.core.cuts import by_name, sequential, strided
 from partavg.core.layout import Layout
-from partavg.core.partition import Partition, by_name, sequential, strided
+from partavg.core.partition import Partition
 
 GPT = (
     "wte.weight",

@@ -7,11 +7,11 @@ from tests.problems import LAYOUT
 from tests.solvers.setting import WEIGHTS, made, run
 from tests.strategies import rows
 
-from partavg.core.exchange import settle_
 from partavg.core.fresh import Fresh
 from partavg.core.partition import Span
 from partavg.core.schedule import Schedule
 from partavg.core.seeds import bits24, fold
+from partavg.core.settle import settle_
 from partavg.core.share import share_of
 from partavg.core.workers import Workers
 from partavg.solvers.outer import fedavgm

@@ -10,8 +10,9 @@ from tests.problems import LAYOUT, Quadratic, plan, quadratic_batches, start
 from tests.strategies import rows, schedules
 
 from partavg.core.average import consensus, discrepancy
+from partavg.core.cuts import PARTITIONS
 from partavg.core.loop import Batch, train
-from partavg.core.partition import PARTITIONS, Span
+from partavg.core.partition import Span
 from partavg.core.plan import Plan
 from partavg.core.schedule import Schedule
 from partavg.core.seeds import fold

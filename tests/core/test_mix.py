@@ -10,12 +10,13 @@ from partavg.backends.planner import check_fresh, check_needs
 from partavg.core.adapt import FedLAMA
 from partavg.core.aggregate import weighted_sum
 from partavg.core.arrival import arrive_
-from partavg.core.average import alone
-from partavg.core.exchange import average_, common_model, settle_
+from partavg.core.cuts import whole
+from partavg.core.exchange import average_
 from partavg.core.layout import Layout
-from partavg.core.partition import whole
 from partavg.core.plan import Plan
+from partavg.core.reduce import alone
 from partavg.core.schedule import Schedule
+from partavg.core.settle import common_model, settle_
 from partavg.core.solver import Solver
 from partavg.core.workers import Workers
 from partavg.solvers.outer import Outer

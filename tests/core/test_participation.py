@@ -12,12 +12,12 @@ from tests.problems import LAYOUT, Quadratic, plan, quadratic_batches, start
 from torch import Tensor
 
 from partavg.core.abilities import Abilities
-from partavg.core.average import alone
-from partavg.core.exchange import redistribute_
 from partavg.core.loop import Batch, Gradients, train
 from partavg.core.participation import Participation
 from partavg.core.plan import Plan
+from partavg.core.reduce import alone
 from partavg.core.schedule import Schedule
+from partavg.core.settle import redistribute_
 from partavg.core.solver import Solver, State, Sync
 from partavg.core.workers import Workers
 from partavg.solvers.outer import Outer

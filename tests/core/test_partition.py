@@ -3,16 +3,10 @@ import torch
 from hypothesis import given
 from tests.strategies import layouts, most_parts, partitions
 
+from partavg.core.buffer_parts import partition_buffers
+from partavg.core.cuts import PARTITIONS, by_channel, by_layer, contiguous
 from partavg.core.layout import Layout
-from partavg.core.partition import (
-    PARTITIONS,
-    Partition,
-    Span,
-    by_channel,
-    by_layer,
-    contiguous,
-    partition_buffers,
-)
+from partavg.core.partition import Partition, Span
 from partavg.models import resnet20
 
 

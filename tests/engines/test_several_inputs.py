@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from partavg.core.cuts import by_channel
 from partavg.core.inputs import Inputs
 from partavg.core.loop import Batch
-from partavg.core.partition import by_channel
 from partavg.engines.choose import choose
 from partavg.engines.looped import Looped
 from partavg.engines.model import RowModel

@@ -15,10 +15,10 @@ from torch.nn import functional as F
 
 from partavg.backends.simulate import Simulation
 from partavg.core.abilities import abilities
+from partavg.core.cuts import PARTITIONS
 from partavg.core.loop import Batch, train
 from partavg.core.pace import Fixed
 from partavg.core.participation import Participation
-from partavg.core.partition import PARTITIONS
 from partavg.core.plan import Plan
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver, Step

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from partavg.core.cuts import contiguous
 from partavg.core.layout import Layout
 from partavg.core.loop import Batch, Gradients, Plan, train
-from partavg.core.partition import Partition, Span, contiguous
+from partavg.core.partition import Partition, Span
 from partavg.core.schedule import Schedule
 from partavg.core.workers import Workers
 from partavg.solvers.sgd import SGD

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from partavg import build
-from partavg.core.partition import Partition, Span, contiguous, whole
+from partavg.core.cuts import contiguous, whole
+from partavg.core.partition import Partition, Span
 from partavg.engines.model import RowModel
 from partavg.models.lstm import lstm
 from partavg.theory import Spread, estimate

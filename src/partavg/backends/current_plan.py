@@ -7,10 +7,10 @@ from torch import Tensor
 
 from partavg.core.adapt import Adapt
 from partavg.core.aggregate import weighted_sum
-from partavg.core.average import Reduce, alone
-from partavg.core.exchange import settle_
 from partavg.core.plan import Plan
+from partavg.core.reduce import Reduce, alone
 from partavg.core.schedule import Schedule
+from partavg.core.settle import settle_
 from partavg.core.solver import Solver
 from partavg.core.workers import Workers, upgrade_
 

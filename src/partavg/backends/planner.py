@@ -12,21 +12,15 @@ from torch import Tensor
 from partavg.core.abilities import abilities, name_of
 from partavg.core.adapt import Adapt
 from partavg.core.aggregate import Aggregate, weighted_sum
+from partavg.core.buffer_parts import partition_buffers
+from partavg.core.cuts import PARTITIONS, by_name, fresh
 from partavg.core.fragments import Patterns
 from partavg.core.fresh import Fresh
 from partavg.core.layout import Layout
 from partavg.core.local_columns import LocalColumns, Sharing, sharing
 from partavg.core.pace import Pace
 from partavg.core.participation import Participation, Swap, swap_
-from partavg.core.partition import (
-    PARTITIONS,
-    Partition,
-    Span,
-    by_name,
-    fresh,
-    merged,
-    partition_buffers,
-)
+from partavg.core.partition import Partition, Span, merged
 from partavg.core.plan import Plan, check_mix
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver

@@ -8,8 +8,8 @@ from typing import Protocol, TypeVar
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from partavg.core.average import Alone, Reduce
 from partavg.core.participation import Swap, swap_
+from partavg.core.reduce import Alone, Reduce
 
 Value = TypeVar("Value")
 

@@ -16,8 +16,8 @@ from torch.distributed.rendezvous import rendezvous
 from partavg.backends.client_bank import ClientBank
 from partavg.backends.processes import Value, check_same, dealt_evenly
 from partavg.backends.rank_failure import RollCall
-from partavg.core.average import Arriving
 from partavg.core.participation import Swap
+from partavg.core.reduce import Arriving
 from partavg.sentences import reason
 
 TIMEOUT = "PARTAVG_TIMEOUT"

@@ -47,13 +47,14 @@ from partavg.core import average
 from partavg.core.adapt import Adapt
 from partavg.core.aggregate import Aggregate, weighted_sum
 from partavg.core.arguments import check_whole
-from partavg.core.exchange import common_model
 from partavg.core.loop import Batch, Record, Watch, train, unwatched
 from partavg.core.pace import Pace
 from partavg.core.participation import Participation
 from partavg.core.partition import Partition
 from partavg.core.plan import check_delay
+from partavg.core.reduce import accumulating
 from partavg.core.schedule import Schedule
+from partavg.core.settle import common_model
 from partavg.core.solver import Solver
 from partavg.core.trial import check_abilities, shared_names
 from partavg.core.workers import OLD_COUNT, Workers
@@ -182,7 +183,7 @@ class Simulation:
 
         check_delay(delay, schedule, buffers)
         check_recut(adapt, partition, put_away=put_away)
-        computed = average.accumulating(self._model.dtype)
+        computed = accumulating(self._model.dtype)
         shares = client_weights(weights, split).to(self._device, computed)
         check_drawn_weights(shares, participation)
         self.active = participation.active if participation else len(split)

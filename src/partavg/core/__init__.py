@@ -4,10 +4,11 @@ For authors of training loops and engines; what users build with is in `partavg`
 """
 
 from partavg.core.aggregate import weighted_sum
-from partavg.core.average import Reduce, consensus
+from partavg.core.average import consensus
+from partavg.core.cuts import PARTITIONS
 from partavg.core.loop import Batch, Engine, Gradients, train
-from partavg.core.partition import PARTITIONS
 from partavg.core.plan import Plan
+from partavg.core.reduce import Reduce
 from partavg.core.workers import Workers
 
 __all__ = [

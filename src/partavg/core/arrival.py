@@ -9,9 +9,10 @@ from jaxtyping import Int
 from torch import Tensor
 
 from partavg.core.abilities import abilities
-from partavg.core.average import LeftOut, deliver_
+from partavg.core.average import deliver_
 from partavg.core.partition import Span
 from partavg.core.plan import Plan
+from partavg.core.reduce import LeftOut
 from partavg.core.share import recalled, share_of
 from partavg.core.solver import Solver, Sync
 from partavg.core.workers import Workers, arrived

@@ -1,6 +1,6 @@
 """Named tensors as the columns of one flat vector."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -90,3 +90,8 @@ class Layout:
             name: piece.view((*flat.shape[:-1], *shape))
             for name, shape, piece in zip(self.names, self.shapes, pieces, strict=True)
         }
+
+
+def channels_of(shape: Sequence[int]) -> int:
+    """How many channels a tensor of a shape has, along its first axis."""
+    return shape[0] if shape else 1

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from partavg.core.abilities import lowest, step_weight
 from partavg.core.arrival import arrive_
-from partavg.core.average import Reduce, alone
-from partavg.core.exchange import average_, redistribute_
+from partavg.core.exchange import average_
 from partavg.core.inputs import Inputs, each
 from partavg.core.partition import Span
 from partavg.core.plan import Plan
+from partavg.core.reduce import Reduce, alone
+from partavg.core.settle import redistribute_
 from partavg.core.solver import Solver, Step
 from partavg.core.workers import Workers
 

@@ -9,10 +9,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from partavg.core.abilities import abilities
-from partavg.core.average import Views
 from partavg.core.partition import Span
 from partavg.core.plan import Plan
 from partavg.core.solver import Solver, State
+from partavg.core.views import Views
 from partavg.core.workers import Workers
 
 

@@ -9,12 +9,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from partavg.core.abilities import StepWeight
-from partavg.core.average import LeftOut, Slices, Views
 from partavg.core.layout import Layout
 from partavg.core.local_columns import NOTHING_LOCAL, LocalColumns, joined, put_back_
 from partavg.core.participation import Swap
 from partavg.core.partition import Span
+from partavg.core.reduce import LeftOut
 from partavg.core.solver import Solver, State, Sync
+from partavg.core.views import Slices, Views
 
 
 @dataclass(slots=True)

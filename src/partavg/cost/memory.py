@@ -25,9 +25,9 @@ def memory_beside(
     """Bytes that an attached rank keeps between steps, beside model, gradients and optimizer.
 
     A parameter has `width` bytes; sums and what solvers remember have 4 at least, but for `memory`
-    "params". Of what is on the host, the part that is due next counts. Rounded messages need the last average, what
-    rounding lost, and each rank its share of that of the sums. Of parts on their way there is what
-    was sent, and the message.
+    "params". Of what is on the host, the part that is due next counts. Rounded messages need the
+    last average, what rounding lost, and each rank its share of that of the sums. Of parts on their
+    way there is what was sent, and the message.
 
     >>> from partavg.solvers.outer import diloco
     >>> memory_beside(1000, Schedule(8, 8), workers=4, solver=diloco())

@@ -10,9 +10,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from partavg.core.average import accumulating
 from partavg.core.inputs import Inputs, call
 from partavg.core.layout import Layout
+from partavg.core.reduce import accumulating
 from partavg.engines.dropout import KeyedDropout
 from partavg.engines.trainable import copied, trainable
 from partavg.engines.unfused_lstm import UnfusedLSTM

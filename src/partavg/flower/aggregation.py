@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from partavg.core.aggregate import one_message, weighted_sum
-from partavg.core.average import accumulating
 from partavg.core.exchange import about
+from partavg.core.reduce import accumulating
 from partavg.core.workers import Workers
 from partavg.flower.protocol import Agreement, Section, whole_model
 

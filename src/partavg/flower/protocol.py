@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from partavg.core.abilities import abilities, described
-from partavg.core.average import accumulating, alone, collect, deliver_
+from partavg.core.average import collect, deliver_
 from partavg.core.partition import Span, merged
 from partavg.core.plan import Plan
+from partavg.core.reduce import accumulating, alone
 from partavg.core.solver import Solver
 from partavg.core.trial import MessageLength, message_length, sends_parameters, shared_names
 from partavg.core.workers import Workers

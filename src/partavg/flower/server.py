@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from partavg.core.abilities import abilities
-from partavg.core.average import accumulating
+from partavg.core.reduce import accumulating
 from partavg.core.workers import upgrade_
 from partavg.flower.aggregation import aggregated, aggregated_model
 from partavg.flower.orders import Orders

@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from partavg.backends.distributed.stopwatch import Stopwatch
 from partavg.backends.distributed.trailer import AVERAGES, Trailer
-from partavg.core.average import Arriving
+from partavg.core.reduce import Arriving
 
 MakeTrailer = Callable[[Sequence[int], int, Sequence[float] | None], Trailer]
 """From the ranks of a group, the place of this one and how much they count."""

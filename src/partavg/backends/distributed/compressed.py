@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from partavg.backends.distributed.collectives import AllReduce, MakeTrailer
 from partavg.backends.distributed.trailer import RankReport, Trailer
-from partavg.core.average import Arriving
+from partavg.core.reduce import Arriving
 from partavg.core.wire_formats import BLOCK, Codec
 
 

@@ -11,13 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from partavg.backends.distributed.collectives import Collective
-from partavg.backends.distributed.module_row import Columns, ModuleRow
+from partavg.backends.distributed.columns import Columns
+from partavg.backends.distributed.module_row import ModuleRow
 from partavg.core.abilities import abilities, name_of
-from partavg.core.average import collect, deliver_, reduced
+from partavg.core.average import collect, deliver_
 from partavg.core.exchange import send
 from partavg.core.mean import Mean
 from partavg.core.partition import Span
 from partavg.core.plan import Plan
+from partavg.core.reduce import reduced
 from partavg.core.solver import Solver
 from partavg.solvers.drift import ANCHOR
 

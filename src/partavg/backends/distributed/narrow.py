@@ -14,7 +14,7 @@ from partavg.backends.distributed.compressed import joined, parted
 from partavg.backends.distributed.module_row import ModuleRow
 from partavg.backends.distributed.trailer import Trailer
 from partavg.core.abilities import abilities
-from partavg.core.average import Arriving
+from partavg.core.reduce import Arriving
 from partavg.core.solver import Solver
 from partavg.core.trial import MessageLength, message_length, sends_parameters
 

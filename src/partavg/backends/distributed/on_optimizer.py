@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from partavg.backends.distributed.box import held, is_distributed
-from partavg.backends.distributed.module_row import ModuleRow, flat
+from partavg.backends.distributed.columns import flat
+from partavg.backends.distributed.module_row import ModuleRow
 from partavg.backends.distributed.optimizers import owned, rates
 from partavg.core.abilities import Abilities, abilities, below, name_of
 from partavg.core.layout import Layout

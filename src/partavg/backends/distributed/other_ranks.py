@@ -9,9 +9,9 @@ from partavg.backends.distributed.evaluating import average_views_
 from partavg.backends.distributed.module_row import ModuleRow
 from partavg.core.abilities import abilities
 from partavg.core.arrival import arrive_
-from partavg.core.exchange import settle_
 from partavg.core.mean import Mean
 from partavg.core.plan import Plan
+from partavg.core.settle import settle_
 from partavg.core.solver import Solver
 
 

@@ -10,12 +10,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from partavg.backends.distributed.collectives import Collective
-from partavg.backends.distributed.module_row import ModuleRow, flat
+from partavg.backends.distributed.columns import flat
+from partavg.backends.distributed.module_row import ModuleRow
 from partavg.backends.distributed.trailer import AVERAGES, NotFinite
 from partavg.core.abilities import name_of
 from partavg.core.adapt import Adapt
-from partavg.core.average import Arriving, LeftOut
 from partavg.core.partition import Span
+from partavg.core.reduce import Arriving, LeftOut
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
 from partavg.core.trial import Trial, shared_names

@@ -12,7 +12,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from partavg.backends.distributed.box import held, is_distributed
-from partavg.backends.distributed.module_row import Columns, ModuleRow
+from partavg.backends.distributed.columns import Columns
+from partavg.backends.distributed.module_row import ModuleRow
 from partavg.backends.distributed.shard_groups import ShardGroups
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from partavg.core.average import Arriving
+from partavg.core.reduce import Arriving
 
 Mark = Any
 """A moment: seconds of the host's clock, or an event of a GPU's stream."""
