@@ -3,6 +3,7 @@
 import ast
 import doctest
 import importlib
+import inspect
 import pkgutil
 import re
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.commands import blocks, command_lines, parse
 from tests.outside import names_restored
 
 import partavg
+from partavg.backends.distributed import Averager
 from partavg.cli import main, output
 from partavg.solvers import SOLVERS
 
@@ -96,6 +98,15 @@ def test_every_public_name_is_documented() -> None:
             assert (getattr(partavg, name).__doc__ or "").strip(), name
     text = (ROOT / "docs" / "api.md").read_text()
     assert sorted(re.findall(r"^\| `(\w+)`", text, re.MULTILINE)) == sorted(partavg.__all__)
+
+
+def test_every_argument_of_attach_and_member_of_its_averager_is_in_a_table() -> None:
+    text = (ROOT / "docs" / "distributed.md").read_text()
+    cells = " ".join(re.findall(r"^\| (`.*?) \|", text, re.MULTILINE))
+    listed = set(re.findall(r"`(\w+)", cells))
+    arguments = {*inspect.signature(partavg.attach).parameters} - {"model", "optimizer"}
+    members = {name for name in vars(Averager) if not name.startswith("_")}
+    assert arguments | members <= listed
 
 
 def test_every_public_name_is_in_the_reference() -> None:

@@ -20,6 +20,11 @@ def plan(*arguments: object) -> Result:
     return CliRunner().invoke(main, ["plan", *map(str, arguments)])
 
 
+def test_a_small_message_is_not_said_to_be_nothing() -> None:
+    done = plan("--parameters", 51018, "--step-ms", 4, "--wire", "int4", *NETWORK)
+    assert "51,018 parameters, 0.029 MB (int4)" in done.output
+
+
 def test_the_table_and_the_recommendation(tmp_path: Path) -> None:
     kept = tmp_path / "plan.json"
     done = plan(*ISSUE, "--json", kept)

@@ -126,7 +126,7 @@ def plan(
         chosen = recommend(found)
         console = output.console()
         click.echo(
-            f"{model or 'model'}: {work.parameters:,} parameters, {work.size / 1e6:,.1f} MB "
+            f"{model or 'model'}: {work.parameters:,} parameters, {_megabytes(work.size)} MB "
             f"({wire}); {network.workers} workers, steps of {step_ms:g} ms, {steps:,} in an epoch; "
             f"{said}"
         )
@@ -208,3 +208,9 @@ def _steps(samples: int, batch: int, workers: int) -> int:
     if min(samples, batch) < 1:
         raise ValueError(f"--samples {samples} and --batch {batch} must be 1 or more: count anew")
     return max(1, round(samples / (batch * workers)))
+
+
+def _megabytes(size: float) -> str:
+    """With a digit after the point, or as many as a small message needs to be seen."""
+    millions = size / 1e6
+    return f"{millions:,.1f}" if millions >= 1 else f"{millions:.2g}"
