@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from secrets import token_hex
+from typing import TypeVar
 
 import torch.distributed as dist
 
 from partavg.backends.processes import check_same
 
 Facts = Mapping[str, object]
+
+T = TypeVar("T")
 
 
 def agree(
@@ -30,11 +33,19 @@ def agree(
     return words
 
 
+def told_by_all(own: T, group: dist.ProcessGroup | None) -> list[T]:
+    """What each rank of a group says; without others, what this one does."""
+    if group is None:
+        return [own]
+    said = [own] * group.size()
+    dist.all_gather_object(said, own, group=group)
+    return said
+
+
 def _compare(group: dist.ProcessGroup, facts: Facts, error: ValueError | None) -> str:
     ranks = dist.get_process_group_ranks(group)
-    said: list[tuple[Facts, str, str]] = [({}, "", "")] * len(ranks)
-    told = {name: str(value) for name, value in facts.items()}
-    dist.all_gather_object(said, (told, str(error or ""), token_hex(8)), group=group)
+    own = {name: str(value) for name, value in facts.items()}
+    said = told_by_all((own, str(error or ""), token_hex(8)), group)
     for rank, (_, problem, _) in zip(ranks, said, strict=True):
         if problem:
             named = (

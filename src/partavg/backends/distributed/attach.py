@@ -3,8 +3,8 @@
 import atexit
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from dataclasses import replace
+from functools import cache
 from importlib.metadata import version
 from time import sleep
 
@@ -26,39 +26,34 @@ from partavg.backends.distributed.checks import (
     check_parts,
     groups_of,
 )
+from partavg.backends.distributed.chosen_collectives import collectives, shard_trailer, shares
 from partavg.backends.distributed.collectives import (
-    AcrossMachines,
-    AllReduce,
     Collective,
     MakeTrailer,
-    NoOthers,
 )
-from partavg.backends.distributed.compressed import Compressed
 from partavg.backends.distributed.connections import Connections
 from partavg.backends.distributed.likeness import start_alike_
 from partavg.backends.distributed.memory_store import check_memory
 from partavg.backends.distributed.module_row import ModuleRow
-from partavg.backends.distributed.narrow import Narrow, narrow_type
+from partavg.backends.distributed.narrow import narrow_type
 from partavg.backends.distributed.on_optimizer import on_top_of
 from partavg.backends.distributed.optimizers import check_ownership, optimizers_of
+from partavg.backends.distributed.rank_plan import RankPlanner, schedule_of
 from partavg.backends.distributed.replicas import Manager, Replicas, check_manager
 from partavg.backends.distributed.saved import settings_of
 from partavg.backends.distributed.scaler import check_scaler
 from partavg.backends.distributed.shard_groups import ShardGroups, check_mesh, check_sharded
-from partavg.backends.distributed.shard_trailer import ShardTrailer
 from partavg.backends.distributed.trailer import Trailer
 from partavg.backends.distributed.uneven import Uneven, UnevenTrailer, check_uneven, pace_of
 from partavg.backends.distributed.watch import Watch
-from partavg.backends.planner import Cut, Planner, check_fresh, check_needs, draws_columns
+from partavg.backends.planner import Cut, check_fresh, check_needs, draws_columns
 from partavg.core.abilities import described
 from partavg.core.adapt import Adapt
 from partavg.core.aggregate import Aggregate, weighted_sum
 from partavg.core.arguments import check_kind
-from partavg.core.local_columns import Sharing, matches, sharing
+from partavg.core.local_columns import matches, sharing
 from partavg.core.pace import Pace
-from partavg.core.partition import Partition
-from partavg.core.plan import Plan, check_delay
-from partavg.core.schedule import Schedule
+from partavg.core.plan import check_delay
 from partavg.core.solver import Solver
 from partavg.core.wire_formats import WIRE_FORMATS
 from partavg.sentences import reason
@@ -143,7 +138,7 @@ def attach(
         own = on_top_of(optimizers, solver, uneven=uneven)
         check_needs(own, delay=delay, mix=mix, uneven=uneven)
         check_memory(memory, own, fresh=draws_columns(partition))
-        schedule = _schedule(interval, parts, partition, offsets, seed if shuffle else None)
+        schedule = schedule_of(interval, parts, partition, offsets, seed if shuffle else None)
         check_kind("manager", manager, Manager | None, "torchft.Manager(…)")
         if manager is not None:
             check_manager(
@@ -168,7 +163,7 @@ def attach(
         layouts = row.param_columns.layout, row.buffer_columns.layout
         shared = sharing(local, *layouts)
         row.local = shared[0].local | shared[1].local
-        planner = _Planner(row, shared, partition, buffers, delay, seed, aggregate, mix)
+        planner = RankPlanner(row, shared, partition, buffers, delay, seed, aggregate, mix)
         facts: dict[str, object] = {
             "torch": torch.__version__,
             "partavg": version("partavg"),
@@ -219,12 +214,12 @@ def attach(
             own_weight, inside = weight, None  # of those alive, found out with every message
             collective = Replicas(manager, row, weight, facts, shared[1].local)
         else:
-            weights = _shares(weight, groups)
+            weights = shares(weight, groups)
             own_weight = weights[dist.get_rank(groups[0])] if groups else 1.0
             trailer: MakeTrailer = UnevenTrailer if uneven else Trailer
             if shards:
-                trailer = partial(_shard_trailer, shards, connections.groups[-1])
-            collective, inside = _collectives(
+                trailer = shard_trailer(shards, connections.groups[-1])
+            collective, inside = collectives(
                 connections.groups, group, wire, own_weight, weights, narrow, trailer
             )
         own_tensors = {name for some in shared for name in some.local}
@@ -264,65 +259,6 @@ def attach(
         return averager
 
 
-@dataclass(frozen=True, slots=True)
-class _Planner:
-    """Makes plans whose spans each lie within one tensor of the model."""
-
-    row: ModuleRow
-    sharing: tuple[Sharing, Sharing]
-    partition: Cut
-    buffers: str
-    delay: int
-    seed: int
-    aggregate: Aggregate
-    mix: float | None
-    weight: float = 1.0
-    """Of this rank, where those of all sum to 1."""
-
-    def whole(self, schedule: Schedule) -> Plan:
-        """The plan of the whole model, which all ranks have in common."""
-        return Planner(
-            *self.sharing,
-            self.partition,
-            self.buffers,
-            self.row.params.new_full((1,), self.weight),
-            delay=self.delay,
-            seed=self.seed,
-            aggregate=self.aggregate,
-            mix=self.mix,
-        )(schedule)
-
-    def __call__(self, schedule: Schedule) -> Plan:
-        """The plan of what is held here."""
-        params, buffers = self.row.param_columns, self.row.buffer_columns
-        plan = self.whole(schedule)
-        cut, fresh = plan.partition, plan.fresh
-        parts = tuple(map(params.cut, cut.parts))
-        return replace(
-            plan,
-            partition=Partition(params.held.size, parts, params.cut(cut.local)),
-            buffer_parts=tuple(map(buffers.cut, plan.buffer_parts)),
-            local_buffers=buffers.cut(plan.local_buffers),
-            fresh=fresh and replace(fresh, spans=params.cut(fresh.spans)),
-        )
-
-
-def _schedule(
-    interval: int,
-    parts: int | None,
-    partition: Cut,
-    offsets: Sequence[int] | None,
-    shuffle: int | None,
-) -> Schedule:
-    """When which part is due: as many parts as somebody says, or as there are steps."""
-    check_kind("offsets", offsets, list | tuple | None, "a step for each part, like [1, 3]")
-    if parts is None and offsets is not None:
-        parts = len(offsets)
-    if parts is None:
-        parts = len(partition) if isinstance(partition, list | tuple) else interval
-    return Schedule(interval, parts, shuffle, offsets=tuple(offsets or ()))
-
-
 @cache
 def _outlive_messages() -> None:
     """Let Python end a moment later, so that gloo's threads have forgotten the last message.
@@ -330,47 +266,3 @@ def _outlive_messages() -> None:
     Tensors cannot be forgotten once Python ends: the process would be aborted instead.
     """
     atexit.register(sleep, 0.05)
-
-
-def _shares(weight: float, groups: Sequence[dist.ProcessGroup]) -> list[float]:
-    """How much each rank counts, or each machine, of all."""
-    weights = [weight]
-    for group in groups[:1]:
-        weights *= group.size()
-        dist.all_gather_object(weights, weight, group=group)
-    return [each / sum(weights) for each in weights]
-
-
-def _collectives(
-    groups: Sequence[dist.ProcessGroup],
-    group: Group | None,
-    wire: str,
-    weight: float,
-    weights: Sequence[float],
-    narrow: torch.dtype | None,
-    trailer: MakeTrailer,
-) -> tuple[Collective, AllReduce | None]:
-    """How averages are made, and those inside a machine or a sharded replica."""
-    inside = AllReduce(groups[1]) if len(groups) > 1 else None
-    if inside:
-        inside.trailer.strict = False  # other machines and replicas must hear of it too
-    if isinstance(group, DeviceMesh):
-        return AcrossMachines(group, groups, weights), inside
-    codec = WIRE_FORMATS[wire].codec
-    if not groups:
-        return NoOthers(), None
-    if codec:
-        return Compressed(groups[0], codec, weight, trailer), inside
-    if narrow:
-        return Narrow(groups[0], narrow, weights, trailer), inside
-    return AllReduce(groups[0], weights, trailer), inside
-
-
-def _shard_trailer(
-    shards: ShardGroups,
-    inside: dist.ProcessGroup,
-    peers: Sequence[int],
-    place: int,
-    weights: Sequence[float] | None,
-) -> Trailer:
-    return ShardTrailer(shards.ranks, peers, weights, inside)

@@ -1,29 +1,19 @@
 """Partial averaging in a user's own training loop."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from partavg.backends.current_plan import CurrentPlan
 from partavg.backends.distributed.collectives import AllReduce, Collective
 from partavg.backends.distributed.connections import Connections
-from partavg.backends.distributed.evaluating import (
-    average_buffers_,
-    average_model_,
-    average_module_,
-    check_outer,
-    own_model_kept,
-    state_of,
-    take_outer_model_,
-)
-from partavg.backends.distributed.meeting import Meeting
+from partavg.backends.distributed.looking import Looking
 from partavg.backends.distributed.module_row import ModuleRow
 from partavg.backends.distributed.on_optimizer import (
     correct_gradients_,
@@ -36,7 +26,7 @@ from partavg.backends.distributed.saved import check_state
 from partavg.backends.distributed.shard_groups import ShardGroups
 from partavg.backends.distributed.sharded_state import pack, unpack
 from partavg.backends.distributed.times import Times
-from partavg.backends.distributed.trailer import AVERAGES, DEEDS, LEAVES
+from partavg.backends.distributed.trailer import AVERAGES, LEAVES
 from partavg.backends.distributed.uneven import Uneven
 from partavg.backends.distributed.watch import Watch
 from partavg.core.abilities import abilities, step_weight
@@ -47,7 +37,7 @@ from partavg.core.settle import settle_
 from partavg.core.solver import Solver
 
 
-class Averager(Meeting):
+class Averager(Looking):
     """Averages the part that is due after every step of a model; made by `attach`.
 
     As a context manager it ends with all ranks holding the averaged model. Without one, call
@@ -76,7 +66,6 @@ class Averager(Meeting):
         self._optimizers, self._uneven, self._settings = optimizers, uneven, settings or {}
         self._abilities, self._weigh = abilities(solver), step_weight(solver)
         self._loss: Tensor | None = None
-        self._borrowed = False
         self._ranks = [len(roll.facts) for roll in connections.rolls]
         self._skipped: Moves = 0
         self._times = Times(row.params.device, list(filter(None, (collective, inside))))
@@ -187,86 +176,6 @@ class Averager(Meeting):
             self._watch.rest_alike_(groups)
             for trailer in collective.trailers:
                 trailer.catch_up()
-
-    @contextmanager
-    def averaged(self, *, outer: bool = False) -> Iterator[None]:
-        """Hold the averaged model u for a while, then again what the rank had, to the bit.
-
-        For evaluation: training goes on as if nothing had been. If `outer`, the parameters are
-        those from which the outer steps of a solver like DiLoCo go on. What is local stays the
-        rank's own. All ranks must enter after the same step; each keeps a copy of its model.
-        """
-        row, plan = self._row, self._current.plan
-        self._check_own()
-        if outer:
-            check_outer(self._solver, row)
-        with self._sharded(), own_model_kept(row, plan):
-            self._borrowed = True
-            try:
-                with torch.no_grad():
-                    self._borrow_(outer=outer)
-                yield
-            finally:
-                self._borrowed = False
-
-    @contextmanager
-    def _sharded(self) -> Iterator[None]:
-        """The model changes in here: let FSDP keep no whole parameters of before, nor from here."""
-        if self._shards:
-            self._shards.reshard_()
-        try:
-            yield
-        finally:
-            if self._shards:
-                self._shards.reshard_()
-
-    def _borrow_(self, *, outer: bool) -> None:
-        row, plan = self._row, self._current.plan
-        if outer:
-            take_outer_model_(row, plan)
-            if not any(plan.buffer_parts):
-                return
-        deed = "asks for the outer model" if outer else "asks for the averaged model"
-        with self._asking(deed):
-            if self._shards:
-                self._average_inside(range(plan.schedule.parts))
-            (average_buffers_ if outer else average_model_)(row, plan, self._collective)
-
-    def consensus_state_dict(self, *, cpu: bool = False) -> dict[str, Any]:
-        """The model's state dict with the averaged values, on every rank; nothing else changes.
-
-        What is not averaged is as this rank has it. Two copies of the model are needed for a
-        moment, one where the result is made on the `cpu`.
-        """
-        with self.averaged():
-            return state_of(self._row.module, cpu=cpu)
-
-    @torch.no_grad()
-    def average_(self, module: nn.Module) -> None:
-        """Average another module over the ranks, for example an EMA copy of the model.
-
-        Its parameters and float buffers, trained or not, but for those that are local by name.
-        """
-        self._check_own()
-        with self._asking("averages another module"):
-            average_module_(module, self._row, self._current.plan, self._collective)
-
-    def _check_own(self) -> None:
-        if self._borrowed:
-            raise ValueError(
-                "the model is the averaged one inside `with averager.averaged():`: train, "
-                "average and ask for the consensus outside"
-            )
-
-    @contextmanager
-    def _asking(self, deed: str) -> Iterator[None]:
-        """Meet the others, who must ask for the same, and leave no trace in rounded messages."""
-        with (
-            self._talking(self._row.step, deed=DEEDS.index(deed)),
-            self._collective.aside(self._next_part()),
-        ):
-            self._meet()
-            yield
 
     def detach(self) -> None:
         """Let the optimizer be as it was, and close all that `attach` opened; again is no harm."""

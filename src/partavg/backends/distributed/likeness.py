@@ -18,9 +18,10 @@ def start_alike_(
     model: nn.Module, groups: Sequence[dist.ProcessGroup], is_local: Callable[[str], bool]
 ) -> None:
     """Give all ranks the model of the first, but for what is local to a rank, or to a machine."""
-    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     for group, inside in zip(groups, (False, True), strict=False):
-        _broadcast_(group, [t for name, t in tensors.items() if inside or not is_local(name)])
+        for name, tensor in tensors_of(model).items():
+            if inside or not is_local(name):
+                broadcast_(held(tensor), 0, group)
 
 
 def untouched(
@@ -29,10 +30,9 @@ def untouched(
     """The tensors of a model's state that are all ranks' and that nobody averages."""
     averaged = {*row.param_columns.layout.names, *row.buffer_columns.layout.names}
     kept = model.state_dict(keep_vars=True).keys()
-    every = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     return {
         name: tensor
-        for name, tensor in every.items()
+        for name, tensor in tensors_of(model).items()
         if name in kept and name not in averaged and not is_local(name)
     }
 
@@ -55,7 +55,9 @@ def rest_alike_(
         if not bool((told[:, 1] == told[0, 1]).all()):
             every = _gathered(group, torch.tensor(prints, device=device))
             apart = (every != every[0]).any(0).tolist()
-            _broadcast_(group, [t for t, do in zip(tensors.values(), apart, strict=True) if do])
+            for tensor, differs in zip(tensors.values(), apart, strict=True):
+                if differs:
+                    broadcast_(held(tensor), 0, group)
 
 
 @torch.no_grad()
@@ -75,14 +77,17 @@ def all_alike(
     return same.tolist()
 
 
-def _broadcast_(group: dist.ProcessGroup, tensors: Sequence[Tensor]) -> None:
-    source = dist.get_global_rank(group, 0)
-    for tensor in tensors:
-        own = held(tensor)
-        whole = own.contiguous()
-        dist.broadcast(whole, source, group=group)
-        if whole.data_ptr() != own.data_ptr():
-            own.copy_(whole)
+def broadcast_(tensor: Tensor, source: int, group: dist.ProcessGroup) -> None:
+    """Give a tensor the numbers that it has on a rank of a group."""
+    whole = tensor.contiguous()
+    dist.broadcast(whole, group=group, group_src=source)
+    if whole.data_ptr() != tensor.data_ptr():
+        tensor.copy_(whole)
+
+
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """All parameters and buffers."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
 def _gathered(group: dist.ProcessGroup, own: Tensor) -> Tensor:

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import PrefixStore
 
-from partavg.backends.distributed.agree import Facts, agree
+from partavg.backends.distributed.agree import Facts, agree, told_by_all
 from partavg.backends.distributed.box import Box, held, is_distributed
+from partavg.backends.distributed.likeness import broadcast_, tensors_of
 from partavg.core.adapt import Adapt
 from partavg.core.aggregate import Aggregate, weighted_sum
 from partavg.sentences import shown
@@ -118,8 +119,7 @@ class ShardGroups:
         """
         tensors = tensors_of(model)
         own = {name: Box.of(tensor) for name, tensor in tensors.items()}
-        said = [own] * self.inside.size()
-        dist.all_gather_object(said, own, group=self.inside)
+        said = told_by_all(own, self.inside)
         for name, tensor in tensors.items():
             here = held(tensor)
             boxes = [boxes[name] for boxes in said]
@@ -178,11 +178,6 @@ def check_sharded(aggregate: Aggregate, adapt: Adapt | None, *, fresh: bool, une
     for what, given in refused.items():
         if given:
             raise ValueError(f"a sharded model does not go with {what}: leave one of them out")
-
-
-def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """All parameters and buffers."""
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
 def _made(ranks: list[int], word: str, made: list[dist.ProcessGroup]) -> dist.ProcessGroup:
@@ -246,7 +241,4 @@ def _check(claims: Mapping[int, Claim]) -> None:
 def _broadcast_(tensor: Tensor, source: int, group: dist.ProcessGroup) -> None:
     """Give a tensor the numbers that it has on a rank of a group."""
     if tensor.numel():
-        whole = tensor.contiguous()
-        dist.broadcast(whole, group=group, group_src=source)
-        if whole.data_ptr() != tensor.data_ptr():
-            tensor.copy_(whole)
+        broadcast_(tensor, source, group)

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from partavg.backends.distributed.agree import told_by_all
 from partavg.backends.distributed.box import held, is_distributed
 from partavg.backends.distributed.columns import Columns
 from partavg.backends.distributed.module_row import ModuleRow
@@ -41,8 +42,7 @@ def unpack(packed: dict[str, Any], row: ModuleRow, shards: ShardGroups) -> dict[
         name: _columns(row.param_columns, tensors) for name, tensors in packed["memory"].items()
     }
     own = (rest["saved by"], rest["of"]) == (dist.get_rank(), list(shards.ranks))
-    said = [(own, bool(state["row"]["pending"]))] * len(shards.ranks)
-    dist.all_gather_object(said, said[0], group=shards.everyone)
+    said = told_by_all((own, bool(state["row"]["pending"])), shards.everyone)
     if all(each for each, _ in said):
         return state
     if any(pending for _, pending in said):

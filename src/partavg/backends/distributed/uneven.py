@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils.hooks import RemovableHandle
 
+from partavg.backends.distributed.agree import told_by_all
 from partavg.backends.distributed.trailer import AVERAGES, LEAVES, RankReport, Trailer
 from partavg.core.adapt import Adapt
 from partavg.core.pace import Fixed, Pace
@@ -166,8 +167,5 @@ def pace_of(
     """Which ranks take which step; ranks that give a number of their own tell it to all."""
     if not isinstance(given, int):
         return given
-    counts = [given]
-    for group in groups[:1]:
-        counts *= group.size()
-        dist.all_gather_object(counts, given, group=group)
+    counts = told_by_all(given, next(iter(groups), None))
     return Fixed(interval, tuple(counts), len(counts))
