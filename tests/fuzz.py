@@ -392,7 +392,8 @@ def attaching() -> Iterator[Call]:
         "model": net, "optimizer": optimizer, "interval": 2, "parts": 1, "partition": "channel",
         "shuffle": True, "offsets": (0, 1), "delay": 0, "mix": 0.5, "wire": "full",
         "buffers": "part", "local": (), "weight": 1.0, "solver": None, "adapt": None,
-        "group": None, "manager": None, "scaler": None, "seed": 0,
+        "group": None, "mesh": None, "manager": None, "scaler": None, "seed": 0,
+        "memory": "full", "uneven": True, "pace": 1,
         "aggregate": lambda messages, weights, about: weights @ messages,
     }  # fmt: skip
     accepts = {
@@ -400,7 +401,7 @@ def attaching() -> Iterator[Call]:
         "optimizer": {"None"}, "parts": {"None"}, "shuffle": {"True"}, "delay": {"0"},
         "local": {"an empty list"}, "weight": {"0.5", "1.5", "2.0", "10^30"}, "solver": {"None"},
         "adapt": {"None"}, "group": {"None"}, "manager": {"None"}, "scaler": {"None"},
-        "seed": {"0", "10^30"},
+        "seed": {"0", "10^30"}, "mesh": {"None"}, "uneven": FLAG, "pace": {"None"},
     }  # fmt: skip
 
     def attached(**given: Any) -> None:

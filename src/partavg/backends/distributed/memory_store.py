@@ -6,6 +6,7 @@ from itertools import accumulate, pairwise
 import torch
 
 from partavg.core.abilities import abilities, name_of
+from partavg.core.arguments import check_choice
 from partavg.core.partition import Span
 from partavg.core.solver import Solver, State
 from partavg.core.trial import MessageLength, message_length, sends_parameters
@@ -15,8 +16,7 @@ MEMORIES = ("full", "params", "host", "params+host")
 
 def check_memory(memory: str, solver: Solver, *, fresh: bool = False) -> None:
     """Raise a ValueError for a memory that is not known, or that a solver needs elsewhere."""
-    if memory not in MEMORIES:
-        raise ValueError(f"memory {memory!r} is not known: use {', '.join(MEMORIES)}")
+    check_choice("memory", memory, list(MEMORIES))
     if memory != "full" and fresh:
         raise ValueError(
             f"memory {memory!r} does not go with partition 'fresh', whose columns are known only "

@@ -14,6 +14,7 @@ from torch.utils.hooks import RemovableHandle
 from partavg.backends.distributed.agree import told_by_all
 from partavg.backends.distributed.trailer import AVERAGES, LEAVES, RankReport, Trailer
 from partavg.core.adapt import Adapt
+from partavg.core.arguments import check_flag, check_whole
 from partavg.core.pace import Fixed, Pace
 from partavg.core.workers import Workers
 from partavg.registry import mismatch
@@ -130,6 +131,7 @@ def check_uneven(
     *, manager: object, adapt: Adapt | None,
 ) -> None:  # fmt: skip
     """Raise a ValueError for a pace that is none, or for what cannot be uneven."""
+    check_flag("uneven", uneven)
     said = f"pace {shown(pace)}" if pace is not None else "uneven=True"
     refused = {
         "a mesh": isinstance(group, DeviceMesh),
@@ -141,6 +143,7 @@ def check_uneven(
             raise ValueError(f"{said} does not go with {what}: leave one of them out")
     ranks = groups[0].size() if groups else 1
     if isinstance(pace, int):
+        check_whole("pace", pace)
         Fixed(interval, (pace,), 1)  # which checks it
     elif pace is not None:
         _check_function(pace, ranks)
@@ -153,7 +156,12 @@ def _check_function(pace: Any, ranks: int) -> None:
             f"pace {shown(pace)} is no function of the step: {problem}; give this rank's number of "
             f"steps in an interval, or partavg.core.pace.Fixed(…)"
         )
-    found = np.shape(pace(1))
+    try:
+        found = np.shape(pace(1))
+    except Exception as error:
+        raise ValueError(
+            f"pace {shown(pace)} fails at step 1: {type(error).__name__}: {error}"
+        ) from error
     if found != (ranks,):
         raise ValueError(
             f"pace {shown(pace)} gives an array of shape {list(found)} at step 1, and there are "
