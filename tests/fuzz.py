@@ -322,8 +322,11 @@ def simulations(folder: Path) -> Iterator[Call]:
     for name, good in {**task, **options}.items():
         yield Call(trained, {name: good}, accepts, f"Simulation({name}=…)")
 
+    few = {"schedule": partavg.Schedule.partial(2), "lr": 0.1, "batch": 4}
+    few["engine"] = "looped"  # to try both would take most of the time
+
     def followed(**given: Any) -> None:
-        made = partavg.Simulation(**task, schedule=partavg.Schedule.partial(2), lr=0.1, batch=4)
+        made = partavg.Simulation(**task, **few)
         partavg.follow(made, **{"until": 3, "every": 1, **given})
 
     numbers = itertools.count()
@@ -343,7 +346,7 @@ def simulations(folder: Path) -> Iterator[Call]:
         lambda test_split: followed(test=(x, y), test_split=test_split),
         {"test_split": split}, {"test_split": {"None", "a ragged list"}}, "follow(test_split=…)",
     )  # fmt: skip
-    loaded = partavg.Simulation(**task, schedule=partavg.Schedule.partial(2), lr=0.1, batch=4)
+    loaded = partavg.Simulation(**task, **few)
     yield Call(loaded.load, {"saved": loaded.state()}, {}, "Simulation.load")
     judged = {"samples": (x, y), "split": split, "metrics": ()}
     yield Call(
@@ -354,7 +357,7 @@ def simulations(folder: Path) -> Iterator[Call]:
 
     def compared(**given: Any) -> None:
         def made(schedule: partavg.Schedule, seed: int) -> partavg.Simulation:
-            return partavg.Simulation(**task, schedule=schedule, lr=0.1, batch=4, seed=seed)
+            return partavg.Simulation(**task, **{**few, "schedule": schedule}, seed=seed)
 
         out = folder / f"compared{next(numbers)}"
         usual = {"simulation": made, "until": 3, "every": 1, "interval": 2, "out": out}
