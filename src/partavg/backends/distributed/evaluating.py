@@ -29,7 +29,10 @@ _AT_ONCE = 1 << 24  # numbers of a message about another module
 @contextmanager
 def own_model_kept(row: ModuleRow, plan: Plan) -> Iterator[None]:
     """Whatever happens to the model in here, then it is what it was, to the bit."""
-    shared = plan.partition.parts, [_fresh(plan, part) for part in range(len(plan.buffer_parts))]
+    shared = (
+        plan.partition.parts,
+        [_new_buffers(plan, part) for part in range(len(plan.buffer_parts))],
+    )
     views = chain(*row.columns(*(list(chain(*spans)) for spans in shared)))
     kept = [(view, view.clone()) for view in views]
     try:
@@ -44,7 +47,7 @@ def average_model_(row: ModuleRow, plan: Plan, collective: Collective) -> None:
     """Give the module the averages of all ranks, and nothing else: no rounding, no solver."""
     plan = replace(plan, mix=None, fresh=None)
     for part, spans in enumerate(plan.partition.parts):
-        buffers, sync = _fresh(plan, part), row.sync(part)
+        buffers, sync = _new_buffers(plan, part), row.sync(part)
         columns = row.columns(spans, buffers)
         arriving, lengths = send(
             row, part, plan, Mean(), collective, sync=sync, buffers=buffers, exact=True
@@ -62,7 +65,7 @@ def take_outer_model_(row: ModuleRow, plan: Plan) -> None:
 
 def average_buffers_(row: ModuleRow, plan: Plan, collective: Collective) -> None:
     """Give the module the averages of its buffers, those that are averaged at all."""
-    spans = [span for part in range(len(plan.buffer_parts)) for span in _fresh(plan, part)]
+    spans = [span for part in range(len(plan.buffer_parts)) for span in _new_buffers(plan, part)]
     if spans:
         average_views_(list(row.columns((), spans)[1]), row, plan, collective)
 
@@ -106,7 +109,7 @@ def state_of(module: nn.Module, *, cpu: bool = False) -> dict[str, Any]:
     }
 
 
-def _fresh(plan: Plan, part: int) -> tuple[Span, ...]:
+def _new_buffers(plan: Plan, part: int) -> tuple[Span, ...]:
     """The buffers of a part that do not go with one before it already."""
     known = set(chain(*plan.buffer_parts[:part]))
     return tuple(span for span in plan.buffer_parts[part] if span not in known)
