@@ -20,6 +20,8 @@ NUMBERS = torch.randn(6, 4, dtype=torch.float64)
 CASES = {
     "cross_entropy": ({"label_smoothing": 0.1, "ignore_index": 2}, CLASSES, F.cross_entropy(
         LOGITS, CLASSES, label_smoothing=0.1, ignore_index=2)),
+    "next_token": ({"ignore_index": 2}, CLASSES, F.cross_entropy(
+        LOGITS, CLASSES, ignore_index=2)),
     "nll": ({"ignore_index": 1}, CLASSES, -LOGITS[[0, 2, 3, 4], [0, 2, 3, 0]].mean()),
     "bce_with_logits": ({}, LABELS, F.softplus((1 - 2 * LABELS) * LOGITS).mean()),
     "mse": ({}, NUMBERS, (LOGITS - NUMBERS).square().mean()),
@@ -34,6 +36,11 @@ def test_what_they_are(name: str) -> None:
     config = parse({"loss": {"name": name, **options}})
     found = create("loss", config.loss)(LOGITS, targets)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_the_loss_of_texts_is_the_mean_over_all_tokens() -> None:
+    texts, tokens = LOGITS.view(2, 3, 4), CLASSES.view(2, 3)
+    assert torch.equal(LOSSES["next_token"](texts, tokens), F.cross_entropy(LOGITS, CLASSES))
 
 
 @pytest.mark.parametrize("name", ["mse", "l1", "huber", "bce_with_logits"])

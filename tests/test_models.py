@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from partavg.models import MODELS, cnn, logistic, lstm, mlp, resnet20, vgg11, wrn16_8, wrn28_10
+from partavg.models import MODELS, cnn, gpt, logistic, lstm, mlp, resnet20, vgg11, wrn16_8, wrn28_10
 from partavg.models.wide_resnet import wide_resnet
 
 
@@ -25,9 +25,15 @@ def test_parameter_counts() -> None:
     # Embedding, then per direction four gates from input and state with two biases, then classes.
     lstm_layer = 2 * 4 * 256 * (256 + 256 + 2)
     assert count(lstm((200,), 2)) == 10_000 * 256 + lstm_layer + 2 * 512 + 2 == 3_613_698
+    # A block has 12 w² in four matrices and two norms; the embedding is the last layer, too.
+    assert count(gpt((64,), 256, size="tiny")) == 256 * 64 + 2 * (12 * 64**2 + 2 * 64) + 64
+    assert count(gpt((9,), 50, size="11m")) == 50 * 384 + 6 * (12 * 384**2 + 2 * 384) + 384
+    assert count(gpt((9,), 50, size="tiny", tied=False, positions="learned")) == (
+        2 * 50 * 64 + 9 * 64 + 2 * (12 * 64**2 + 2 * 64) + 64
+    )
 
 
-@pytest.mark.parametrize("name", sorted(MODELS.keys() - {"lstm"}))
+@pytest.mark.parametrize("name", sorted(MODELS.keys() - {"gpt", "lstm"}))
 def test_every_model_maps_images_to_classes(name: str) -> None:
     shape = (1, 28, 28)
     assert MODELS[name](shape, 7)(torch.randn(2, *shape)).shape == (2, 7)
@@ -37,6 +43,34 @@ def test_the_lstm_maps_texts_of_any_length_to_classes() -> None:
     model = lstm((9,), 7, words=20, width=4)
     for length in (1, 9):
         assert model(torch.randint(0, 20, (2, length))).shape == (2, 7)
+
+
+@pytest.mark.parametrize("positions", ["rotary", "learned"])
+@pytest.mark.parametrize("activation", ["gelu", "swiglu"])
+def test_a_token_changes_nothing_before_it(positions: str, activation: str) -> None:
+    torch.manual_seed(0)
+    how = {"positions": positions, "activation": activation}
+    model = gpt((9,), 20, layers=2, width=16, heads=2, **how)
+    texts = torch.randint(0, 20, (2, 9))
+    other = texts.clone()
+    other[:, 5] = (other[:, 5] + 1) % 20
+    ours, theirs = model(texts), model(other)
+    assert ours.shape == (2, 9, 20)
+    assert torch.equal(ours[:, :5], theirs[:, :5])
+    assert not torch.isclose(ours[:, 5:], theirs[:, 5:]).all(-1).any()
+    assert torch.allclose(model(texts[:, :4]), ours[:, :4], atol=1e-5)
+
+
+def test_a_gpt_that_cannot_be_is_refused() -> None:
+    for shape, options, sentence in (
+        ((1, 28, 28), {}, "are no texts"),
+        ((9,), {"size": "huge"}, "size"),
+        ((9,), {"width": 30, "heads": 4}, "cannot be cut into 4 heads"),
+        ((9,), {"dropout": 1.0}, "is outside"),
+        ((9,), {"layers": 0}, "layers 0"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            gpt(shape, 20, **options)
 
 
 def test_the_shortcut_without_parameters_subsamples_and_pads() -> None:

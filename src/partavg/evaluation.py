@@ -13,7 +13,7 @@ from partavg.core import inputs as trees
 from partavg.core.arguments import check_kind
 from partavg.core.inputs import Inputs
 from partavg.data.convert import as_samples
-from partavg.data.samples import Samples, shapes
+from partavg.data.samples import Samples, shapes, widened
 from partavg.engines.model import Loss
 from partavg.registry import mismatch, table
 from partavg.scores.classes import accuracy
@@ -141,7 +141,8 @@ def count(
     """What some samples add to an evaluation."""
     module.eval()
     summed: dict[str, Any] = {}
-    for inputs, targets in _batches(_device(module, samples.inputs), *samples):
+    for inputs, stored in _batches(_device(module, samples.inputs), *samples):
+        targets: Any = widened(stored)
         with _computing(inputs, targets):
             loss.find_out(partial(_some, module, transform, inputs, targets))
             outputs = trees.call(module, transform(inputs))

@@ -19,6 +19,13 @@ def cross_entropy(
     )
 
 
+def next_token(outputs: Tensor, targets: Tensor, *, ignore_index: int = -100) -> Tensor:
+    """Of language models, in nats a token: logits [n, tokens, words], words [n, tokens]."""
+    return F.cross_entropy(
+        outputs.reshape(-1, outputs.shape[-1]), targets.reshape(-1), ignore_index=ignore_index
+    )
+
+
 def nll(outputs: Tensor, targets: Tensor, *, ignore_index: int = -100) -> Tensor:
     """Of classes; the outputs are logarithms of probabilities."""
     return F.nll_loss(outputs, targets, ignore_index=ignore_index)
@@ -74,6 +81,7 @@ LOSSES: Names[Callable[..., Any]] = Names(
         "huber": huber,
         "l1": l1,
         "mse": mse,
+        "next_token": next_token,
         "nll": nll,
     },
 )

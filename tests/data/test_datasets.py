@@ -29,6 +29,7 @@ from published import (
 )
 
 NAMES = sorted(PUBLISHED)
+TEXTS = ("imdb_text", "king_james", "text")  # see test_text.py
 
 
 @pytest.fixture(params=NAMES)
@@ -52,7 +53,7 @@ def check_images(data: Dataset, images: np.ndarray) -> None:
 
 
 def test_every_dataset_is_tested() -> None:
-    assert sorted({*PUBLISHED, "fashion_subset"}) == sorted(DATASETS)
+    assert sorted({*PUBLISHED, "fashion_subset", *TEXTS}) == sorted(DATASETS)
     assert sorted({*PUBLISHED, "svhn_extra"}) == sorted(SOURCES)
 
 

@@ -13,7 +13,10 @@ from partavg.data import (
     fashion_subset,
     femnist,
     imdb,
+    imdb_text,
+    king_james,
     svhn,
+    text,
 )
 from partavg.data.dataset import Dataset
 from partavg.data.root import root as data_root
@@ -27,7 +30,10 @@ _MODULES: dict[str, ModuleType] = {
     "fashion_subset": fashion_subset,
     "femnist": femnist,
     "imdb": imdb,
+    "imdb_text": imdb_text,
+    "king_james": king_james,
     "svhn": svhn,
+    "text": text,
 }
 """Each has a function `load`, and a `Source` for the files that do not come with the package."""
 

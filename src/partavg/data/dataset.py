@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from partavg.core.arguments import check_whole
+from partavg.core.arguments import check_number, check_whole
 from partavg.core.inputs import Inputs
 from partavg.data.convert import as_samples
 from partavg.data.ids import numbered_alike
@@ -24,6 +24,8 @@ class _Fields(NamedTuple):
     """The writer, or any other client, of each training sample, where the dataset knows."""
     test_writers: Int[Tensor, "_"] | None = None
     """That of each test sample, numbered as those of the training samples."""
+    bytes_per_token: float | None = None
+    """Of a test text, where it is known: what bits per byte are counted by."""
 
 
 class Dataset(_Fields):
@@ -31,6 +33,7 @@ class Dataset(_Fields):
 
     `classes` is their number, if targets are classes. `writers` is the client of each training
     sample, if it is known: a number, or any name. `test_writers` is that of each test sample.
+    `bytes_per_token` is for texts, whose classes are the tokens: how long one is on average.
 
     >>> x, y = torch.zeros(6, 4), torch.arange(6) % 3
     >>> data = Dataset(train=(x[:4], y[:4]), test=(x[4:], y[4:]), classes=3)
@@ -47,6 +50,7 @@ class Dataset(_Fields):
         classes: int | None = None,
         writers: Any = None,
         test_writers: Any = None,
+        bytes_per_token: float | None = None,
     ) -> "Dataset":
         """Look at what is given, and make samples of it."""
         who, tested = numbered_alike(writers, test_writers)
@@ -59,7 +63,11 @@ class Dataset(_Fields):
                     f"{what}writers has {len(ids)} entries for {owned.size} samples: say of each "
                     f"sample whose it is"
                 )
-        return super().__new__(cls, *samples, classes, who, tested)
+        if bytes_per_token is not None:
+            check_number("bytes_per_token", bytes_per_token)
+            if not bytes_per_token > 0:
+                raise ValueError(f"bytes_per_token {bytes_per_token} is not above 0: give a length")
+        return super().__new__(cls, *samples, classes, who, tested, bytes_per_token)
 
     @property
     def shape(self) -> Any:

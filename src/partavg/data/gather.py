@@ -10,7 +10,7 @@ from torch import Tensor
 
 from partavg.core.arguments import check_choice
 from partavg.data.memory import free_on, readable
-from partavg.data.samples import Samples
+from partavg.data.samples import Samples, memory_of, room_of, shared, signed
 
 Store = Literal["auto", "device", "host"]
 
@@ -33,19 +33,32 @@ def chosen_store(samples: Samples, device: torch.device, store: str) -> str:
     if store != "auto":
         return store
     free = free_on(device)
-    away = sum(tensor.nbytes for tensor in samples.tensors if tensor.device.type != device.type)
+    away = room_of(tensor for tensor in samples.tensors if tensor.device.type != device.type)
     return "device" if free is None or away <= _SHARE * free else "host"
 
 
 def moved(samples: Samples, device: torch.device) -> Samples:
-    """Samples on a device; a ValueError if its memory is too small."""
+    """Samples on a device, views of one memory as such; a ValueError if there is no room.
+
+    The windows of a text are: inputs and targets take no more room than the text.
+    """
     try:
-        return samples.each(lambda tensor: tensor.to(device))
+        pieces = {key: (piece, piece.to(device)) for key, piece in shared(samples.tensors).items()}
+        return samples.each(lambda tensor: _moved(tensor, device, pieces.get(memory_of(tensor))))
     except torch.OutOfMemoryError:
         raise ValueError(
             f"the samples need {readable(samples.bytes)}, more than is free on {device}: use "
             f"store='host'"
         ) from None
+
+
+def _moved(tensor: Tensor, device: torch.device, piece: tuple[Tensor, Tensor] | None) -> Tensor:
+    """A tensor on a device: a view of the piece that lies there already, if it is one."""
+    if piece is None:
+        return tensor.to(device)
+    here, there = piece
+    place = there.storage_offset() + tensor.storage_offset() - here.storage_offset()
+    return there.as_strided(tensor.shape, tensor.stride(), place)
 
 
 class FromDevice:
@@ -150,9 +163,9 @@ Gather = FromDevice | FromHost
 
 def _gathered(samples: Samples, rows: Tensor, room: Samples | None) -> Samples:
     if room is None:
-        return samples.each(lambda tensor: tensor.index_select(0, rows))
+        return samples.some(rows)
     for source, target in zip(samples.tensors, room.tensors, strict=True):
-        torch.index_select(source, 0, rows, out=target)
+        torch.index_select(signed(source), 0, rows, out=signed(target))
     return room
 
 

@@ -7,6 +7,7 @@ outside the vocabulary, 3 is not used, then come the words by falling frequency.
 import re
 import zipfile
 from collections import Counter
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -79,14 +80,19 @@ def _read_texts(root: Path) -> Tensors:
 
 
 def _tokens(folder: Path) -> list[list[str]]:
+    lower = (text.lower() for text in texts(folder))
+    return [_WORD.findall(_NOT_A_WORD.sub(" ", text)) for text in lower]
+
+
+def texts(folder: Path) -> Iterator[str]:
+    """The reviews in a folder, as they were written."""
     paths = sorted(folder.glob("*.txt"))
     if len(paths) != REVIEWS:
         raise ValueError(
             f"{folder} holds {len(paths)} reviews instead of {REVIEWS}: "
             f"delete it and {SOURCE.remedy}"
         )
-    texts = (path.read_text(encoding="utf-8").lower() for path in paths)
-    return [_WORD.findall(_NOT_A_WORD.sub(" ", text)) for text in texts]
+    yield from (path.read_text(encoding="utf-8") for path in paths)
 
 
 def _read_keras(root: Path) -> Tensors:

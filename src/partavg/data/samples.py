@@ -1,6 +1,6 @@
 """Inputs and targets of samples, and whether they fit each other."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +11,8 @@ from partavg.core.inputs import Inputs, count, each, tensors
 
 _LOOKED_AT = 1 << 28  # numbers of an input that are searched for NaN
 _PIECE = 1 << 22
+_NARROW = (torch.uint8, torch.int8, torch.uint16, torch.int16, torch.int32)
+_WHOLE = (*_NARROW, torch.int64)
 
 
 class Samples(NamedTuple):
@@ -31,8 +33,8 @@ class Samples(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """How much memory they take."""
-        return sum(tensor.nbytes for tensor in self.tensors)
+        """How much memory they take; what several views share counts once."""
+        return room_of(self.tensors)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -57,13 +59,22 @@ class Samples(NamedTuple):
         """The class of each sample; one for all where there are none."""
         return torch.zeros(self.size).long() if self.labels is None else self.labels
 
+    @property
+    def tokens(self) -> int | None:
+        """How many tokens a text has whose targets are the tokens after them; None of others."""
+        inputs, targets = self
+        texts = isinstance(inputs, Tensor) and isinstance(targets, Tensor) and inputs.ndim == 2
+        if not texts or inputs.shape != targets.shape or inputs.dtype != targets.dtype:
+            return None
+        return int(targets.shape[1]) if inputs.dtype in _WHOLE else None
+
     def each(self, function: Callable[[Tensor], Tensor]) -> "Samples":
         """The same samples with a function applied to every tensor."""
         return Samples(each(function, self.inputs), each(function, self.targets))
 
     def some(self, rows: slice | Int[Tensor, "..."]) -> "Samples":
         """The samples at some places: views of them for a slice, copies for indices."""
-        return self.each(lambda tensor: tensor[rows])
+        return self.each(lambda tensor: signed(tensor)[rows].view(tensor.dtype))
 
     def check(self) -> None:
         """Raise a ValueError if these are no tensors with as many rows of each."""
@@ -97,6 +108,52 @@ class Samples(NamedTuple):
             for piece in torch.split(looked_at, max(1, _PIECE // max(1, tensor[:1].numel()))):
                 if piece.isnan().any():
                     raise ValueError("some inputs are NaN: fill them in, or leave samples out")
+
+
+def signed(tensor: Tensor) -> Tensor:
+    """The same bits in a type that torch can index everywhere."""
+    return tensor.view(torch.int16) if tensor.dtype == torch.uint16 else tensor
+
+
+def widened(side: Inputs) -> Inputs:
+    """Whole numbers as int64, which losses and embeddings want, however they are stored."""
+    return each(lambda tensor: tensor.long() if tensor.dtype in _NARROW else tensor, side)
+
+
+def shared(views: Iterable[Tensor]) -> dict[tuple[int, torch.dtype], Tensor]:
+    """The memory, flat, of views that overlap each other, as the windows of a text do.
+
+    By `memory_of` each of them; those that have their memory to themselves are left out.
+    """
+    groups: dict[tuple[int, torch.dtype], list[Tensor]] = {}
+    for view in views:
+        groups.setdefault(memory_of(view), []).append(view)
+    found = {}
+    for memory, group in groups.items():
+        first, last = (f(end for view in group for end in _ends(view)) for f in (min, max))
+        if last - first < sum(view.numel() for view in group):
+            found[memory] = group[0].as_strided((last - first,), (1,), first)
+    return found
+
+
+def room_of(views: Iterable[Tensor]) -> int:
+    """How many bytes some tensors take; what several of them share counts once."""
+    each_one = list(views)
+    pieces = shared(each_one)
+    alone = (view.nbytes for view in each_one if memory_of(view) not in pieces)
+    return sum(alone) + sum(piece.nbytes for piece in pieces.values())
+
+
+def memory_of(view: Tensor) -> tuple[int, torch.dtype]:
+    """What tells the memory of a tensor from that of others."""
+    return view.untyped_storage().data_ptr(), view.dtype
+
+
+def _ends(view: Tensor) -> tuple[int, int]:
+    """Where a view begins in its memory, and where it has ended."""
+    reach = sum((size - 1) * step for size, step in zip(view.shape, view.stride(), strict=True))
+    start = int(view.storage_offset())
+    return start, start + (int(reach) + 1 if view.numel() else 0)
 
 
 def _is_tensors(side: Any) -> bool:

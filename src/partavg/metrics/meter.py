@@ -82,6 +82,7 @@ class Meter:
         test: Samples | None = None,
         test_split: Sequence[Tensor] | None = None,
         asked: Sequence[Metric] | None = None,
+        bytes_per_token: float | None = None,
     ) -> None:
         self._simulation, self._options = simulation, options
         self.asked = METRICS.asked(options.extra or ()) if asked is None else tuple(asked)
@@ -92,7 +93,15 @@ class Meter:
         """Seconds in each phase, where they are wanted."""
         scores = [metric.score for metric in self.asked if metric.sums]
         self._now = Moment(
-            simulation, options, steps, train, test, test_split, timings=self.timings, scores=scores
+            simulation,
+            options,
+            steps,
+            train,
+            test,
+            test_split,
+            timings=self.timings,
+            scores=scores,
+            bytes_per_token=bytes_per_token,
         )
         if test:
             _try(simulation, options, test, scores)

@@ -24,7 +24,7 @@ When = Literal["step", "round", "end"]
 Chart = Literal["none", "plain", "log"]
 Better = Literal["higher", "lower", "neither"]
 
-UNITS = {"%": 100.0, "MB": 1e-6}
+UNITS = {"%": 100.0, "M": 1e-6, "MB": 1e-6}
 """What a value is multiplied by to be shown in a unit; in any other it is shown as it is."""
 
 TAKES: dict[str, Callable[[Sequence[Any]], Any]] = {
@@ -65,7 +65,7 @@ class Metric:
     note: str = ""
     """What stands below the title."""
     unit: str = ""
-    """"%" shows 100 times the value, "MB" a millionth of it."""
+    """"%" shows 100 times the value, "M" and "MB" a millionth of it."""
     kind: Kind = "result"
     when: When = "step"
     """After each step; at the end of rounds, before averaging, as often as

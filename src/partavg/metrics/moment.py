@@ -40,6 +40,8 @@ class Moment:
     """Seconds in each phase so far, where they are taken."""
     scores: Sequence[Score] = ()
     """What is measured on the test set beside the loss, and accuracy where there are classes."""
+    bytes_per_token: float | None = None
+    """Of the test text, where it is known."""
 
     @property
     def step(self) -> int:

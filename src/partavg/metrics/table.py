@@ -1,6 +1,7 @@
 """The table of metrics: an entry and a function for each, from measuring to charts."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import log
 from statistics import fmean, pstdev
 from typing import get_args
 
@@ -28,11 +29,17 @@ def presented(asked: Iterable[Metric] = ()) -> list[Metric]:
 
 
 def columns(summaries: Iterable[Row], asked: Iterable[Metric] = ()) -> list[Column]:
-    """The columns of a comparison: the usual ones, and those of metrics that a summary has."""
-    known = {key for summary in summaries for key in summary}
+    """The columns of a comparison: the usual ones, and those of metrics that a summary has.
+
+    The test loss is one of texts, which are compared by it, and so is what only texts have.
+    """
+    each = list(summaries)
+    known = {key for summary in each for key in summary}
+    hidden = () if _of_texts(each) else ("test_loss", "bits_per_byte", "tokens")
     return [
         column
         for metric in presented(asked)
+        if metric.key not in hidden
         for column in metric.columns
         if column.key in known
         or not (is_extra(metric.key) or metric.sums or metric.key in OF_CLIENTS)
@@ -52,14 +59,19 @@ def main_metric(summaries: Iterable[Row], asked: Sequence[Metric] = ()) -> Metri
     """The metric that runs are compared by: the first that all have and that says what is better.
 
     Those that were asked for come first, as they were listed, then accuracy, that of clients, test
-    and training loss; None where there is none.
+    and training loss, of texts the test loss first; None where there is none.
     """
     each = list(summaries)
-    usual = [METRICS[key] for key in ("accuracy", "clients_accuracy", "test_loss", "train_loss")]
+    first = () if _of_texts(each) else ("accuracy", "clients_accuracy")
+    usual = [METRICS[key] for key in (*first, "test_loss", "train_loss")]
     for metric in (*asked, *usual):
         if each and metric.better != "neither" and all(metric.key in summary for summary in each):
             return metric
     return None
+
+
+def _of_texts(summaries: Sequence[Row]) -> bool:
+    return bool(summaries) and all("tokens" in summary for summary in summaries)
 
 
 def summarize(rows: Sequence[Row], ended: Row, asked: Iterable[Metric] = ()) -> Row:
@@ -91,6 +103,19 @@ def _discrepancy_parts(at: Moment) -> Value:
 
 def _test_loss(at: Moment) -> Value:
     return at.on_test.loss if at.evaluates_average else None
+
+
+def _bits_per_byte(at: Moment) -> Value:
+    known = at.evaluates_average and at.bytes_per_token
+    return at.on_test.loss / (log(2) * known) if known else None
+
+
+def _tokens(at: Moment) -> Value:
+    """Of all workers; one that rests, or is away, is not counted."""
+    each = at.simulation.samples.tokens
+    if each is None or not (at.evaluates or at.step == at.steps):
+        return None
+    return at.step * at.simulation.active * at.simulation.batch * each
 
 
 def _train_loss(at: Moment) -> Value:
@@ -172,8 +197,13 @@ _ALWAYS = (
     Metric("discrepancy_parts", _discrepancy_parts, kind="spread", summary=(), chart="none"),
     Metric("accuracy", None, "Accuracy", f"{_ON_TEST}, %", unit="%", column="accuracy %",
            form=".2f", progress="acc {:.1f}%", better="higher", sums=accuracy),
-    Metric("test_loss", _test_loss, "Test loss",
-           _ON_TEST, chart="log", better="lower"),
+    Metric("test_loss", _test_loss, "Test loss", _ON_TEST, column="test loss", form=".4f",
+           chart="log", better="lower"),
+    Metric("bits_per_byte", _bits_per_byte, "Bits per byte", f"{_ON_TEST}, of a text",
+           column="bits per byte", form=".4f", chart="log", progress="bits/byte {:.3f}",
+           better="lower"),
+    Metric("tokens", _tokens, unit="M", kind="cost", column="M tokens seen", form=".2f",
+           chart="none"),
     *_locals(),
     *_clients(),
     Metric("loss_smallest_local", _smallest_local, when="round", summary=(), chart="none"),

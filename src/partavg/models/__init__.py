@@ -5,6 +5,7 @@ from collections.abc import Callable
 from torch import nn
 
 from partavg.models.cnn import cnn
+from partavg.models.gpt import gpt
 from partavg.models.lstm import lstm
 from partavg.models.mlp import logistic, mlp
 from partavg.models.resnet import resnet20
@@ -15,6 +16,7 @@ from partavg.registry import Names
 __all__ = [
     "MODELS",
     "cnn",
+    "gpt",
     "logistic",
     "lstm",
     "mlp",
@@ -28,6 +30,7 @@ MODELS: Names[Callable[..., nn.Module]] = Names(
     "model",
     {
         "cnn": cnn,
+        "gpt": gpt,
         "logistic": logistic,
         "lstm": lstm,
         "mlp": mlp,

@@ -60,7 +60,11 @@ class Chart:
 def charts(groups: Sequence[Group]) -> list[Chart]:
     """Every chart that there is something to draw in: the metrics', others next to them."""
     before = {"discrepancy": _windows(groups)}
-    after = {"accuracy": [_over_bytes(groups)], "discrepancy": [_rounds(groups), _locals(groups)]}
+    after = {
+        "accuracy": [_over_bytes(groups)],
+        "test_loss": _of_texts(groups),
+        "discrepancy": [_rounds(groups), _locals(groups)],
+    }
     found = [
         chart
         for metric in presented(metric for group in groups for metric in group.metrics)
@@ -102,12 +106,44 @@ def _over_bytes(groups: Sequence[Group]) -> Chart:
     drawn = lines(groups, lambda run: curves.against(run, "accuracy", "bytes").scaled(1e-6, 100))
     note = "Averaged model u_k on the test set, %, against what one worker has sent"
     title = "Accuracy against traffic"
-    if not _far_apart(drawn):
-        return Chart("accuracy_bytes", title, note, "MB sent", _ACCURACY, drawn)
-    seen = [replace(line, curve=line.curve.within(_LEAST, inf)) for line in drawn]
+    return _spread_out(Chart("accuracy_bytes", title, note, "MB sent", _ACCURACY, drawn))
+
+
+def _of_texts(groups: Sequence[Group]) -> list[Chart]:
+    """The test loss of language models against all that it costs."""
+    if not any("tokens" in run.series for group in groups for run in group.runs):
+        return []
+    axes: tuple[tuple[str, str, str, Callable[[ShownRun], Curve]], ...] = (
+        ("tokens", "million tokens", "the tokens that all workers have seen",
+         lambda run: curves.against(run, "test_loss", "tokens").scaled(1e-6, 1)),
+        ("bytes", "MB sent", "what one worker has sent",
+         lambda run: curves.against(run, "test_loss", "bytes").scaled(1e-6, 1)),
+        ("seconds", "seconds", "the time of a run, spread evenly over its steps",
+         lambda run: curves.against_seconds(run, "test_loss")),
+    )  # fmt: skip
+    return [
+        _spread_out(
+            Chart(
+                f"test_loss_{key}",
+                f"Test loss against {'traffic' if key == 'bytes' else key}",
+                f"Averaged model u_k on the test set, against {what}",
+                label,
+                "Test loss",
+                lines(groups, take),
+                log=True,
+            )
+        )
+        for key, label, what, take in axes
+    ]
+
+
+def _spread_out(chart: Chart) -> Chart:
+    """The same on a logarithmic axis, if one line would leave the others no room."""
+    if not _far_apart(chart.lines):
+        return chart
+    seen = [replace(line, curve=line.curve.within(_LEAST, inf)) for line in chart.lines]
     kept = [line for line in seen if len(line.curve.x)]
-    label = "MB sent (logarithmic)"
-    return Chart("accuracy_bytes", title, note, label, _ACCURACY, kept, log_x=True)
+    return replace(chart, x_label=f"{chart.x_label} (logarithmic)", lines=kept, log_x=True)
 
 
 def _far_apart(drawn: Sequence[Line]) -> bool:

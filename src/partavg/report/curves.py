@@ -38,6 +38,15 @@ def against(run: ShownRun, metric: str, other: str) -> Curve:
     return Curve(across.values[theirs], series.values[ours])
 
 
+def against_seconds(run: ShownRun, metric: str) -> Curve:
+    """A metric against the time of a finished run, of which every step takes the same share."""
+    seconds = (run.summary or {}).get("seconds")
+    curve = against_steps(run, metric)
+    if not isinstance(seconds, int | float) or not run.step:
+        return Curve(*_NOTHING)
+    return curve.scaled(seconds / run.step, 1)
+
+
 def mean(curves: Sequence[Curve]) -> Curve:
     """The mean of curves point by point; of unequal length, over those that have a point there.
 
