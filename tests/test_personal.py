@@ -292,7 +292,7 @@ def test_statistics_of_local_modules_stay(buffers: str) -> None:
     assert apart == 6 - averaged_now
 
 
-WITHOUT_MEMORY_OF_AVERAGES = ("sgd", "adam", "adamw")
+WITHOUT_MEMORY_OF_AVERAGES = ("sgd", "adam", "adamw", "muon")
 SGDS: dict[str, Any] = {
     "fedprox": FedProx(0.5, SGD(0.9)),
     "scaffold": SCAFFOLD(SGD(0.9)),
@@ -335,7 +335,7 @@ def test_solvers_above_leave_local_columns_to_the_lowest(solver: str) -> None:
 
 
 def test_every_solver_is_known() -> None:
-    assert {*SOLVERS} == {*WITHOUT_MEMORY_OF_AVERAGES, *SGDS, "diloco"} - {"feddyn"}
+    assert {*SOLVERS} == {*WITHOUT_MEMORY_OF_AVERAGES, *SGDS, "diloco", "muloco"} - {"feddyn"}
 
 
 @pytest.mark.parametrize("redistribution", ["permute", "average", "none"])

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from partavg.core.adapt import Adapt
+from partavg.core.adapt import Adapt, is_warm_up
 from partavg.core.aggregate import weighted_sum
 from partavg.core.plan import Plan
 from partavg.core.reduce import Reduce, alone
@@ -22,7 +22,14 @@ class CurrentPlan:
         self, given: Schedule, adapt: Adapt | None, planner: Callable[[Schedule], Plan]
     ) -> None:
         self._given, self.adapt, self._planner = given, adapt, planner
-        self.plan = planner(adapt.first(given) if adapt else given)
+        self.plan = self._planned(adapt.first(given) if adapt else given)
+
+    def _planned(self, schedule: Schedule) -> Plan:
+        """The plan of a schedule; what comes before local steps is plain synchronous averaging."""
+        plan = self._planner(schedule)
+        if not is_warm_up(self.adapt, schedule, self._given):
+            return plan
+        return replace(plan, mix=None, resting=True)
 
     def prepare_(self, workers: Workers) -> None:
         """Let exchanges take note of what the policy wants to know."""
@@ -51,7 +58,7 @@ class CurrentPlan:
         if (follows.interval, follows.parts) != (now.interval, now.parts):
             settle_(workers, self.plan, solver, reduce)
             workers.recut(follows.parts)
-        self.plan = self._planner(follows)
+        self.plan = self._planned(follows)
         keys = ("interval", "parts", "start", "multiples", "offsets")
         workers.notes["schedule"] = {key: getattr(follows, key) for key in keys}
 
@@ -59,7 +66,7 @@ class CurrentPlan:
         """Take up the plan that workers had when they were saved."""
         now = workers.notes.get("schedule")
         first = self.adapt.first(self._given) if self.adapt else self._given
-        self.plan = self._planner(replace(self._given, **now) if now else first)
+        self.plan = self._planned(replace(self._given, **now) if now else first)
         upgrade_(workers, self.plan.partition.parts)
         if self.plan.aggregate is not weighted_sum and workers.common is None:
             raise ValueError(

@@ -12,6 +12,7 @@ from torch import Tensor
 from partavg.core.abilities import abilities, name_of
 from partavg.core.adapt import Adapt
 from partavg.core.aggregate import Aggregate, weighted_sum
+from partavg.core.arguments import check_choice
 from partavg.core.buffer_parts import partition_buffers
 from partavg.core.cuts import PARTITIONS, by_name, fresh
 from partavg.core.fragments import Patterns
@@ -24,6 +25,7 @@ from partavg.core.partition import Partition, Span, merged
 from partavg.core.plan import Plan, check_mix
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
+from partavg.core.wire_formats import WIRE_FORMATS
 from partavg.core.workers import Workers
 from partavg.registry import mismatch
 from partavg.sentences import shown
@@ -55,6 +57,7 @@ class Planner:
     aggregate: Aggregate = weighted_sum
     counters: tuple[int, ...] = ()
     mix: float | None = None
+    wire: str = "full"
 
     def __call__(self, schedule: Schedule) -> Plan:
         """A plan; a delay that does not fit a shorter interval is shortened."""
@@ -79,6 +82,7 @@ class Planner:
             self.statistics.local_spans,
             self.mix,
             drawn,
+            wire=self.wire,
         )
 
     def _buffer_parts(self, partition: Partition) -> tuple[tuple[Span, ...], ...]:
@@ -259,6 +263,35 @@ def check_fresh(
         raise ValueError(
             f"delay {delay} lets a column be drawn again while its average is on its way, since "
             f"fresh columns are drawn after {schedule.gap} steps again: use a delay below that"
+        )
+
+
+def check_wire(
+    wire: str,
+    partition: Cut,
+    aggregate: Aggregate = weighted_sum,
+    *,
+    put_away: bool = False,
+) -> None:
+    """Raise a ValueError for no wire format, or one that could not send later what it lost."""
+    check_choice("wire", wire, list(WIRE_FORMATS))
+    if WIRE_FORMATS[wire].codec is None:
+        return
+    if draws_columns(partition):
+        raise ValueError(
+            f"wire {wire!r} adds to a part's next message what rounding lost of this one, and "
+            f"fresh columns are others every time: use full, or another partition"
+        )
+    if aggregate is not weighted_sum:
+        raise ValueError(
+            f"wire {wire!r} does not go with an aggregate of your own, which must see whole "
+            f"messages of all workers: leave one of them out"
+        )
+    if put_away:
+        raise ValueError(
+            f"wire {wire!r} adds to a model's next message what rounding lost of this one, and "
+            f"with participation.redistribution = 'none' models are put away: use permute or "
+            f"average, or full"
         )
 
 

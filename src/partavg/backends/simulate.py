@@ -37,6 +37,7 @@ from partavg.backends.planner import (
     check_fresh,
     check_needs,
     check_recut,
+    check_wire,
     client_weights,
     kept,
     what_is_shared,
@@ -57,12 +58,13 @@ from partavg.core.schedule import Schedule
 from partavg.core.settle import common_model
 from partavg.core.solver import Solver
 from partavg.core.trial import check_abilities, shared_names
+from partavg.core.wire_formats import Wire
 from partavg.core.workers import OLD_COUNT, Workers
 from partavg.data.batches import Batches
 from partavg.data.convert import as_samples
 from partavg.data.gather import Store, gather_from
 from partavg.data.ownership import checked_split
-from partavg.data.samples import Samples
+from partavg.data.samples import Samples, widened
 from partavg.engines.choose import Choice, check_engine, choose
 from partavg.engines.fused.precision import Precision
 from partavg.engines.model import Loss, RowModel
@@ -97,10 +99,11 @@ class Simulation:
     in a `bank` on the "device" or the "cpu". `partition` is a name like "channel" or "strided",
     "fresh" for columns drawn anew every time, a `Partition`, or for each part a list of patterns of
     names. `delay` lets averages arrive later, `mix` is Streaming DiLoCo's α, see docs/streaming.md,
-    `adapt` changes the schedule while training goes on. `aggregate` is what becomes of the workers'
-    messages, by default their weighted sum. `transform` makes of stored samples what the model
-    sees, for example `Images`. `precision` and `deterministic` are the fused engine's. The workers
-    are dealt over `processes`, which all make the same calls.
+    `wire` rounds messages as that of `attach` does, see docs/wire-formats.md, `adapt` changes the
+    schedule while training goes on. `aggregate` is what becomes of the workers' messages, by
+    default their weighted sum. `transform` makes of stored samples what the model sees, for example
+    `Images`. `precision` and `deterministic` are the fused engine's. The workers are dealt over
+    `processes`, which all make the same calls.
 
     >>> from partavg import iid
     >>> x = torch.arange(40.0).view(40, 1)
@@ -135,6 +138,7 @@ class Simulation:
         pace: Pace | None = None,
         delay: int = 0,
         mix: float | None = None,
+        wire: Wire = "full",
         adapt: Adapt | None = None,
         aggregate: Aggregate = weighted_sum,
         transform: Augment | None = None,
@@ -160,6 +164,8 @@ class Simulation:
         """The indices of each worker's samples."""
         self._gather = gather_from(known, self._device, store)
         self._batches = Batches(split, batch, seed)
+        self.batch = batch
+        """Samples of a worker in each step."""
         self._model = RowModel(model, loss, self._device)
         self._solver = SGD() if solver is None else solver
         check_solver(self._solver)
@@ -169,6 +175,7 @@ class Simulation:
         check_needs(self._solver, put_away=put_away, uneven=uneven, delay=delay, mix=mix)
         check_fresh(partition, self._solver, schedule, delay, adapt)
         check_aggregate(aggregate, self._solver)
+        check_wire(wire, partition, aggregate, put_away=put_away)
         self._lr = rate_of(lr)
         self._recompute = buffers == "recompute"
         self._transform = placed(transform, self._device) or _as_stored
@@ -206,6 +213,7 @@ class Simulation:
                 "aggregate": aggregate,
                 **({"offsets": schedule.offsets} if schedule.offsets else {}),
                 **({} if mix is None else {"mix": mix}),
+                **({} if wire == "full" else {"wire": wire}),
             },
             participation=participation,
             pace=pace,
@@ -226,6 +234,7 @@ class Simulation:
             aggregate,
             self._model.counters,
             mix,
+            wire,
         )
         self._current = CurrentPlan(schedule, adapt, planner)
 
@@ -449,7 +458,7 @@ class Simulation:
 
     def _batch(self, step: int) -> Batch:
         (inputs, targets), keys = self._gather(step, self._draw)
-        return Batch(self._transform(inputs, keys), targets, keys)
+        return Batch(self._transform(inputs, keys), widened(targets), keys)
 
     def _draw(self, step: int) -> tuple[Tensor, Tensor]:
         """The indices of all workers' samples and their keys."""

@@ -45,6 +45,8 @@ class Abilities:
     """Between two averagings of a part a worker must have begun from the first of them."""
     needs_equal_steps: bool = False
     """All workers must take the same steps."""
+    whole_tensors: bool = False
+    """`step_` must see whole tensors, which `Step.layout` names; else it gets any columns."""
     step_weight: StepWeight | None = None
     """How far momentum carries a step, where there is any; `Sync.lr_sum` counts it for solvers that
     estimate gradients."""

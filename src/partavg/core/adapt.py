@@ -45,6 +45,16 @@ class Adapt(Protocol):
         ...
 
 
+def is_warm_up(adapt: Adapt | None, schedule: Schedule, given: Schedule) -> bool:
+    """Whether a schedule is what a policy that says `warms_up` puts before the one given.
+
+    Averages are taken as they are then, without outer steps.
+    """
+    if adapt is None or not getattr(adapt, "warms_up", False):
+        return False
+    return schedule != given and schedule == adapt.first(given)
+
+
 def recut(given: Schedule, interval: int, start: int) -> Schedule:
     """The given schedule with another interval: periodic and partial averaging stay what they are.
 
@@ -65,11 +75,15 @@ def recut(given: Schedule, interval: int, start: int) -> Schedule:
 
 @dataclass(frozen=True, slots=True)
 class PostLocal:
-    """Synchronous SGD up to a step, then the interval given (Lin, Stich, Patel, Jaggi, 2020)."""
+    """Synchronous SGD up to a step, then the interval given (Lin, Stich, Patel, Jaggi, 2020).
+
+    Outer steps, and a `mix`, begin with the interval given.
+    """
 
     until: int
     measures: ClassVar[bool] = False
     heeds_loss: ClassVar[bool] = False
+    warms_up: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_whole("until", self.until, 0)

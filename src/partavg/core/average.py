@@ -14,6 +14,8 @@ from partavg.core.views import Slices, Views, spread_, squares, weigh_, widths
 
 Combine = Callable[[Tensor, Tensor], Tensor]
 """(messages [m, l] and weights [m] of all workers) -> one message [l]."""
+Rounding = Callable[[Tensor, Tensor, int], Tensor]
+"""(the same, and how many numbers may be rounded: the first) -> their weighted sum [l]."""
 
 
 def collect(
@@ -29,13 +31,15 @@ def collect(
     key: int | None = None,
     exact: bool = False,
     combine: Combine | None = None,
+    rounding: Rounding | None = None,
 ) -> tuple[Arriving, list[int]]:
     """The weighted sums of all workers' messages about a part in one reduction, and their lengths.
 
     `params` are the columns of the spans. Where the message is the parameters themselves, only
     their weighted sum, one row, is new. To `combine` messages in another way they are collected.
     Sums have the type of the weights; they are rounded when they are delivered. Where they are to
-    be `exact` no number is rounded on its way; buffers and what workers tell never are.
+    be `exact` no number is rounded on its way; buffers and what workers tell never are. A
+    `rounding` is one that is simulated: a backend may have its own.
     """
     encoded, said = params, abilities(solver)
     if not said.plain:
@@ -49,10 +53,14 @@ def collect(
     if combine is not None:
         return _combined([*encoded, *buffers], weights, reduce, combine), own + others
     middle, end = sum(own), sum(own) + sum(others)
+    told = own[-1] if said.tells else 0
+    if rounding is not None and not exact:
+        rows = reduce.gather(torch.cat([*encoded, *buffers, weights[:, None]], 1))()
+        total = rounding(rows[:, :-1], rows[:, -1], middle - told)
+        return (lambda: total), own + others
     message = weights.new_empty(end + reduce.room)
     weigh_(message[:middle], encoded, weights)
     weigh_(message[middle:end], buffers, weights)
-    told = own[-1] if said.tells else 0
     return reduce(message, key, exact=end if exact else end - middle + told), own + others
 
 

@@ -12,13 +12,16 @@ from partavg.core.abilities import abilities
 from partavg.core.aggregate import About, one_message, weighted_sum
 from partavg.core.arrival import count_on_, counters_of
 from partavg.core.average import collect, deliver_, discrepancy
+from partavg.core.mean import at_rest
 from partavg.core.partition import Span
 from partavg.core.plan import Plan
 from partavg.core.reduce import Arriving, LeftOut, Reduce, accumulating, reduced
+from partavg.core.rounded import rounded_bytes, rounded_sum
 from partavg.core.seeds import fold
 from partavg.core.share import Share, memory_to_send, recalled, share_of
 from partavg.core.solver import Solver, Sync
 from partavg.core.trial import message_length, sends_parameters
+from partavg.core.wire_formats import WIRE_FORMATS
 from partavg.core.workers import Workers
 
 
@@ -37,12 +40,14 @@ def average_(
 
     Where the average is to be `exact`, messages are not rounded.
     """
+    solver = at_rest(solver) if plan.resting else solver
     buffer_spans = plan.buffer_parts[part] if buffers is None else buffers
     sync = workers.sync(part, plan.active_fraction)
+    in_full = exact or part not in workers.owed
     arriving, lengths, share = _send(
         workers, part, plan, solver, reduce, sync=sync, buffers=buffer_spans, exact=exact
     )
-    workers.bytes += sum(lengths) * workers.params.element_size()
+    workers.bytes += _bytes(workers, plan, lengths, len(share.spans), in_full=in_full)
     if "apart" in workers.notes:
         workers.notes["apart"][part] = _discrepancy(workers, part, plan, reduce)
     if plan.fresh is None:
@@ -114,6 +119,10 @@ def _send(
             raise ValueError("an aggregate must know the start: call workers.remember_start_()")
         told = about(share.common, part, workers.step, plan, solver, share.spans)
         combine = partial(one_message, plan.aggregate, about=told)
+    rounding = None
+    if WIRE_FORMATS[plan.wire].codec and not exact:
+        owed = workers.owed.setdefault(part, {})
+        rounding = partial(rounded_sum, owed=owed, wire=plan.wire)
     memory, places = memory_to_send(workers, share, solver)
     arriving, lengths = collect(
         share.params,
@@ -127,6 +136,7 @@ def _send(
         key=part,
         exact=exact,
         combine=combine,
+        rounding=rounding,
     )
     return arriving, lengths, share
 
@@ -154,6 +164,15 @@ def _places(spans: Sequence[Span], solver: Solver) -> tuple[slice, ...]:
     each = (length.per_column * width + length.per_span for width in widths)
     starts = accumulate(each, initial=0)
     return tuple(slice(at, at + width) for at, width in zip(starts, widths, strict=False))
+
+
+def _bytes(workers: Workers, plan: Plan, lengths: list[int], spans: int, *, in_full: bool) -> int:
+    """What each worker sends of a message, of which the pieces of spans may be rounded."""
+    number = workers.params.element_size()
+    if in_full:
+        return sum(lengths) * number
+    count, rounded = len(plan.all_weights_at(workers.step)), sum(lengths[:spans])
+    return rounded_bytes(count, rounded, sum(lengths[spans:]), number, plan.wire)
 
 
 def _discrepancy(workers: Workers, part: int, plan: Plan, reduce: Reduce) -> Tensor:

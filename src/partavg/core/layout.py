@@ -68,6 +68,20 @@ class Layout:
         """Number of columns of all tensors together."""
         return sum(self.sizes)
 
+    def between(self, start: int, stop: int) -> "Layout":
+        """The layout of some columns, which begin and end where tensors do."""
+        if (start, stop) == (0, self.size):
+            return self
+        chosen = [
+            tensor
+            for tensor, (first, size) in enumerate(zip(self.starts, self.sizes, strict=True))
+            if start <= first and first + size <= stop
+        ]
+        return Layout(
+            tuple(self.names[tensor] for tensor in chosen),
+            tuple(self.shapes[tensor] for tensor in chosen),
+        )
+
     def flatten(self, tensors: Mapping[str, Tensor], dtype: torch.dtype) -> Shaped[Tensor, "d"]:
         """Copy the tensors into one new flat vector."""
         flat = torch.empty(self.size, dtype=dtype)

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from partavg.core.abilities import lowest, step_weight
+from partavg.core.abilities import abilities, lowest, step_weight
 from partavg.core.arrival import arrive_
 from partavg.core.exchange import average_
 from partavg.core.inputs import Inputs, each
@@ -162,6 +162,9 @@ def _step_(
     own_taken = workers.taken if workers.local_taken is None else workers.local_taken
     if lowest(solver) is solver and own_taken is workers.taken:
         local = ()  # all columns step alike
+    layout = workers.layout if abilities(solver).whole_tensors else None
+    if layout:
+        pieces = [_joined(pieces)]
     for piece in pieces:
         for columns, grads, is_local in _cut(*piece, local) if local else ((*piece, False),):
             mine, taken = (lowest(solver), own_taken) if is_local else (solver, workers.taken)
@@ -171,7 +174,15 @@ def _step_(
                     for name, tensor in workers.memory.items()
                 }
                 own = grads[run.start - rows.start : run.stop - rows.start]
-                mine.step_(workers.params[run, columns], own, memory, Step(lr, taken[run]))
+                whole = layout and layout.between(columns.start, columns.stop)
+                mine.step_(workers.params[run, columns], own, memory, Step(lr, taken[run], whole))
+
+
+def _joined(pieces: Iterable[tuple[slice, Tensor]]) -> tuple[slice, Tensor]:
+    """All columns at once, for a solver that must see whole tensors."""
+    every = sorted(pieces, key=lambda piece: int(piece[0].start))
+    grads = every[0][1] if len(every) == 1 else torch.cat([grads for _, grads in every], 1)
+    return slice(0, grads.shape[1]), grads
 
 
 def _cut(

@@ -37,6 +37,13 @@ class Mean:
         rows.copy_(total)
 
 
+def at_rest(solver: Solver) -> Solver:
+    """The solver before its outer step begins: it averages, and keeps track of the averages."""
+    rests = getattr(solver, "at_rest", None)
+    rest: Solver = solver if rests is None else rests()
+    return rest
+
+
 def only_averaging(solver: Solver) -> Solver:
     """The solver without what steps away from the average, or keeps workers apart."""
     said, base = abilities(solver), below(solver)

@@ -50,6 +50,10 @@ class Plan:
     it is when the average arrives. None keeps all that it did since the part was sent."""
     fresh: Fresh | None = None
     """Draws the columns of every averaging, in place of the part's; the consensus is by parts."""
+    resting: bool = False
+    """Whether averages are taken as they are, without the solver's outer step: a warm start."""
+    wire: str = "full"
+    """How messages that are simulated are rounded, see `WIRE_FORMATS`."""
 
     def weights_at(self, step: int) -> Float[Tensor, "m"]:
         """p_i of the workers that train here at a step."""

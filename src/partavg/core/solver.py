@@ -18,6 +18,8 @@ class Step(NamedTuple):
     lr: float
     taken: Float[Tensor, "m 1"]
     """Local steps of each worker since the start, this one among them."""
+    layout: Layout | None = None
+    """The tensors that the columns are, where the solver says `whole_tensors`."""
 
 
 class Sync(NamedTuple):
@@ -58,7 +60,8 @@ class Solver(Protocol):
     Solvers are frozen dataclasses whose fields are the hyper-parameters. All their functions but
     `init` must treat each column by itself, and all but `decode_` each row by itself, because
     they are called on blocks of both: the same code serves m simulated workers, a process with
-    some of them, and one client, and a block that fits the processor's cache.
+    some of them, and one client, and a block that fits the processor's cache. The `step_` of one
+    that says `whole_tensors` sees whole tensors, and may treat each of them by itself.
 
     What else it can do, and what it needs, it says in an attribute `abilities`, see `Abilities`.
     """

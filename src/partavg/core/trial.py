@@ -97,7 +97,8 @@ class Trial:
         ones = torch.ones(2, 1, dtype=torch.float64)
         self.sync = Sync(2 * ones, 0.2 * ones, 2 * ones)
         with self._trying("init"):
-            self.memory: State = solver.init(self._start, Layout(("trial",), ((width,),)))
+            self._layout = Layout(("trial",), ((width,),))
+            self.memory: State = solver.init(self._start, self._layout)
             self._check_memory()
         self._step()
 
@@ -156,7 +157,8 @@ class Trial:
         grads = 0.7 * self.rows
         given = grads.clone()
         with self._trying("step_"):
-            self._solver.step_(self.rows, grads, self.memory, Step(0.1, self.sync.taken))
+            whole = self._layout if abilities(self._solver).whole_tensors else None
+            self._solver.step_(self.rows, grads, self.memory, Step(0.1, self.sync.taken, whole))
         return given, grads
 
     def _check_memory(self) -> None:

@@ -1,7 +1,7 @@
 """How the numbers of a message travel: in full, or rounded to fewer bytes."""
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import BFloat16 as BFloat16Tensor
@@ -148,6 +148,8 @@ class WireFormat:
     codec: Codec | None = None
     """None where numbers are sent as they are."""
 
+
+Wire = Literal["full", "bf16", "int8", "int4", "top-k"]
 
 WIRE_FORMATS: dict[str, WireFormat] = {
     "full": WireFormat(4.0),

@@ -14,6 +14,7 @@ from partavg.core.local_columns import NOTHING_LOCAL, LocalColumns, joined, put_
 from partavg.core.participation import Swap
 from partavg.core.partition import Span
 from partavg.core.reduce import LeftOut
+from partavg.core.rounded import Owed
 from partavg.core.solver import Solver, State, Sync
 from partavg.core.views import Slices, Views
 
@@ -49,6 +50,10 @@ class Workers:
     its model: to their client."""
     outer_steps: list[int] = field(default_factory=list)
     """Outer steps of each part since the start, see `Sync`; empty where none was taken."""
+    owed: dict[int, Owed] = field(default_factory=dict)
+    """What the next message of each part depends on, where messages are rounded."""
+    layout: Layout | None = None
+    """Of the parameters; it never changes, and is not saved."""
 
     @classmethod
     def start(
@@ -62,7 +67,8 @@ class Workers:
         """Workers before their first step."""
         clock = torch.zeros(len(params), parts, dtype=torch.float64, device=params.device)
         memory = solver.init(params, layout)
-        return cls(params, buffers, memory, clock, clock.clone(), clock[:, :1].clone())
+        taken = clock[:, :1].clone()
+        return cls(params, buffers, memory, clock, clock.clone(), taken, layout=layout)
 
     def remember_start_(self) -> None:
         """Keep the start, which all workers have in common, for an Aggregate."""
@@ -110,6 +116,7 @@ class Workers:
         """Begin to count for other parts, all of them just averaged."""
         self.steps = self.steps.new_zeros(len(self.params), parts)
         self.lr_sum = torch.zeros_like(self.steps)
+        self.owed = {}
         if self.outer_steps:
             self.outer_steps = [max(self.outer_steps)] * parts
 
@@ -151,11 +158,12 @@ class Workers:
         """All of it, to save; what is on its way is waited for."""
         for message in self.pending.values():
             message["total"] = _arrived_or_not(message)
-        return {name: getattr(self, name) for name in Workers.__slots__}
+        return {name: getattr(self, name) for name in Workers.__slots__ if name != "layout"}
 
     def load_(self, saved: dict[str, Any]) -> None:
         """Take back what `state` gave, on any device; memory that fits is used again."""
         unknown_to_old: dict[str, Any] = {"common": None, "local_taken": None, "outer_steps": []}
+        unknown_to_old["owed"] = {}
         for name, value in {**unknown_to_old, **saved}.items():
             setattr(self, name, self._loaded(getattr(self, name), value))
 

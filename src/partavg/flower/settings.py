@@ -175,6 +175,11 @@ class Settings:
                 "averaging.offsets, averaging.mix and averaging.partition = 'fresh' cannot be used "
                 "with Flower, whose clients are asked for one part at a time: leave them out"
             )
+        if averaging.wire != "full":
+            raise ValueError(
+                f"averaging.wire = {averaging.wire!r} cannot be used with Flower, whose clients "
+                f"come and go with what rounding lost: use full"
+            )
         for metric in METRICS.asked(self.config.metrics.extra or ()):
             if not metric.sums:
                 raise ValueError(

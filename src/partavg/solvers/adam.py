@@ -15,6 +15,7 @@ from partavg.core.abilities import Abilities
 from partavg.core.arguments import check_number
 from partavg.core.layout import Layout
 from partavg.core.solver import State, Step, Sync
+from partavg.kernels.backend import uses_triton
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +55,36 @@ class Adam:
         self, params: Float[Tensor, "m n"], grads: Float[Tensor, "m n"], state: State, now: Step
     ) -> None:
         """One step on every row."""
+        past = now.taken if self.bias_correction else torch.full_like(now.taken, torch.inf)
+        first, second = (1 - beta**past for beta in (self.beta1, self.beta2))
+        if params.dtype == torch.float32 and uses_triton(params):
+            from partavg.kernels import adam
+
+            scales = torch.cat([now.lr / first, second.rsqrt()], 1).T.float().contiguous()
+            adam.step_(
+                params,
+                grads,
+                state["mean"],
+                state["square"],
+                scales,
+                shrink=1 - now.lr * self.weight_decay if self.decoupled else 1.0,
+                decay=0.0 if self.decoupled else self.weight_decay,
+                beta1=self.beta1,
+                beta2=self.beta2,
+                eps=self.eps,
+            )
+            return
         if self.decoupled:
             params.mul_(1 - now.lr * self.weight_decay)
         elif self.weight_decay:
             grads.add_(params, alpha=self.weight_decay)
         mean = state["mean"].lerp_(grads, 1 - self.beta1)
         square = state["square"].mul_(self.beta2).addcmul_(grads, grads, value=1 - self.beta2)
-        past = now.taken if self.bias_correction else torch.full_like(now.taken, torch.inf)
-        first, second = (1 - beta**past for beta in (self.beta1, self.beta2))
-        # √v̂ + ε, in the memory of the gradient that is used up
-        scale = torch.sqrt(square, out=grads).div_(second.sqrt().to(grads.dtype)).add_(self.eps)
-        params.sub_((now.lr / first).to(grads.dtype) * mean.div(scale))
+        # (1 − β₁^t)(√v̂ + ε), in the memory of the gradient that is used up
+        scale = torch.sqrt(square, out=grads)
+        factor, least = ((first * x).to(grads.dtype) for x in (second.rsqrt(), self.eps))
+        torch.addcmul(least, scale, factor, out=scale)
+        params.addcdiv_(mean, scale, value=-now.lr)
 
     def encode(self, rows: Float[Tensor, "m n"], state: State, sync: Sync) -> Float[Tensor, "m l"]:
         """The parameters themselves."""

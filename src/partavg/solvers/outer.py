@@ -17,6 +17,7 @@ from partavg.core.layout import Layout
 from partavg.core.solver import Solver, State, Step, Sync
 from partavg.solvers.adam import Adam, adamw
 from partavg.solvers.drift import ANCHOR, anchored
+from partavg.solvers.fedprox import FedProx
 from partavg.solvers.sgd import SGD
 
 
@@ -49,6 +50,11 @@ class Outer:
                 f"{name_of(self.optimizer)} cannot be an outer optimizer, since it needs workers: "
                 f"use SGD or Adam"
             )
+        if abilities(self.optimizer).whole_tensors:
+            raise ValueError(
+                f"{name_of(self.optimizer)} cannot be an outer optimizer, since parts need not be "
+                f"whole tensors: use SGD or Adam"
+            )
         if not 0 <= self.keep < 1:
             raise ValueError(f"keep {self.keep} is outside [0, 1): 0 takes the average over whole")
         if self.keep:
@@ -69,6 +75,10 @@ class Outer:
             keeps_apart=self.keep > 0,
             renewed_by_averaging=False,
         )
+
+    def at_rest(self) -> FedProx:
+        """Plain averaging that keeps r where workers are: the outer step may begin at any time."""
+        return FedProx(0.0, self.base)
 
     def init(self, params: Float[Tensor, "m d"], layout: Layout) -> State:
         """The base's memory, r, and the optimizer's memory of it."""

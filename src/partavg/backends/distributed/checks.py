@@ -11,10 +11,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
 from partavg.backends.distributed.replicas import Manager
-from partavg.backends.planner import Cut, check_aggregate, check_recut, draws_columns
+from partavg.backends.planner import Cut, check_aggregate, check_recut, check_wire
 from partavg.core.adapt import Adapt
 from partavg.core.aggregate import Aggregate, weighted_sum
-from partavg.core.arguments import check_choice, check_flag, check_kind, check_number, check_whole
+from partavg.core.arguments import check_flag, check_kind, check_number, check_whole
 from partavg.core.solver import Solver
 from partavg.core.wire_formats import WIRE_FORMATS
 from partavg.sentences import shown
@@ -72,14 +72,9 @@ def check_arguments(
         check_kind("local", pattern, str, 'patterns of names, like ["head.*"]')
     if buffers == "recompute":
         raise ValueError("buffers 'recompute' is the simulator's: use part, every or local")
-    check_choice("wire", wire, list(WIRE_FORMATS))
+    check_wire(wire, partition)
     if WIRE_FORMATS[wire].codec and isinstance(group, DeviceMesh):
         raise ValueError(f"wire {wire!r} does not go with a mesh yet: use full")
-    if WIRE_FORMATS[wire].codec and draws_columns(partition):
-        raise ValueError(
-            f"wire {wire!r} adds to a part's next message what rounding lost of this one, and "
-            f"fresh columns are others every time: use full, or another partition"
-        )
     if adapt is not None:
         check_kind("adapt", adapt, Adapt, "partavg.PostLocal(…), AdaComm(…) or FedLAMA(…)")
     check_recut(adapt, partition)

@@ -74,6 +74,11 @@ def _check_corrections(solver: Solver) -> None:
             f"solver {name} corrects gradients, and one below it parameters, beside the momentum: "
             f"use one of them, or an optimizer without momentum"
         )
+    if said.whole_tensors:
+        raise ValueError(
+            f"solver {name} must see whole tensors, and ranks may hold shards of them: use an "
+            f"optimizer that does what it does, or the simulator"
+        )
     gradients, parameters = Trial(solver).step()
     if parameters and not said.corrects_parameters:
         raise ValueError(
