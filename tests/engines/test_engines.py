@@ -152,7 +152,7 @@ def assert_engines_agree(
             torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("name", sorted(set(MODELS) - {"gpt"}))
 def test_vmapped_equals_looped_on_every_model(name: str) -> None:
     shape = (6,) if name == "lstm" else (3, 8, 8)
     workers, chunks = (2, (2,)) if name == "vgg11" else (5, (1, 2, 5, 99))

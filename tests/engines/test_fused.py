@@ -117,7 +117,7 @@ def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vgg, "_STAGES", ((4,), (8,), (8, 8), (16, 16), (16, 16)))
 
 
-@pytest.mark.parametrize("name", [*sorted(MODELS), *OWN])
+@pytest.mark.parametrize("name", [*sorted(set(MODELS) - {"gpt"}), *OWN])  # see test_transformers
 def test_fused_equals_looped(name: str) -> None:
     for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-5)):
         model, *case = problem(*small(name), dtype)
@@ -274,7 +274,7 @@ class Replaces(nn.Module):
         (nn.Sequential(nn.Linear(5, 3), nn.RReLU()), r"layer 1 \(RReLU\) is not covered"),
         (Uses(torch.cumsum), "cannot be traced|cumsum is not covered"),
         (Uses(lambda y: y + torch.randn_like(y)), "function randn_like is not covered"),
-        (Uses(lambda y: y.cos()), "method cos is not covered"),
+        (Uses(lambda y: y.erf()), "method erf is not covered"),
         (Uses(lambda y: y if y.sum() > 0 else -y), "cannot be traced"),
         (Uses(lambda y: y + F.relu(y, inplace=True)), "changes a value in place that is used"),
         (Replaces(), "replaces its buffers"),
@@ -293,9 +293,9 @@ def test_choice_by_name() -> None:
     assert choice[:2] == ("fused", 4)
     assert (choice.precision, choice.deterministic) == ("fp32", True)
     assert isinstance(choice.build(model), Fused)
-    model, _, _, batch = problem(Uses(lambda y: y.cos()), (5,), torch.float32)
+    model, _, _, batch = problem(Uses(lambda y: y.erf()), (5,), torch.float32)
     batch = batch._replace(inputs=batch.inputs.float())
-    with pytest.raises(ValueError, match=r"engine fused cannot run this model: method cos .*; use"):
+    with pytest.raises(ValueError, match=r"engine fused cannot run this model: method erf .*; use"):
         choose("fused", 0, model, model.start(), batch)
 
 

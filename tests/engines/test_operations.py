@@ -49,7 +49,7 @@ def test_one_worker_at_a_time() -> None:
 
 
 def test_every_folder_has_its_three_files() -> None:
-    assert len(FOLDERS) == 7
+    assert len(FOLDERS) == 11
     for folder in FOLDERS:
         files = {path.stem for path in (Path(fused.__file__).parent / folder).glob("*.py")}
         assert files >= {"operation", "reference", "benchmark"}

@@ -11,14 +11,21 @@ from torch import nn
 from torch.nn import functional as F
 
 from partavg.core.average import consensus
+from partavg.core.loop import Batch
 from partavg.core.solver import Step
 from partavg.data.images import Images
+from partavg.engines.looped import Looped
+from partavg.engines.model import RowModel
+from partavg.losses import next_token
+from partavg.models.gpt import gpt
+from partavg.solvers.adam import Adam
 from partavg.solvers.sgd import SGD
 
 pytest.importorskip("triton")
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs TRITON_INTERPRET=1 or a GPU", allow_module_level=True)
 
+from partavg.engines.fused import Fused
 from partavg.engines.fused.comparison import Setting
 from partavg.engines.fused.convolution.any_channels import four_channels
 from partavg.engines.fused.convolution.many_channels import ManyChannels
@@ -69,7 +76,9 @@ def test_statistics_alone_are_those_of_normalizing() -> None:
     torch.testing.assert_close(y, expected.movedim(2, -1))
 
 
-@pytest.mark.parametrize("folder", ["convolution", "norm", "pool"])
+@pytest.mark.parametrize(
+    "folder", ["convolution", "norm", "pool", "token_norm", "rotary", "head_loss", "linear"]
+)
 def test_operations_equal_their_references(folder: str) -> None:
     """The kernels that need no Hopper."""
     benchmark = importlib.import_module(f"partavg.engines.fused.{folder}.benchmark")
@@ -127,6 +136,48 @@ def test_a_step_of_sgd(solver: SGD, monkeypatch: pytest.MonkeyPatch) -> None:
         solver.step_(params[:, 100:4000], grads[:, 100:4000], state, Step(0.1, torch.ones(3, 1)))
         ends.append(torch.cat([params, memory]))
     torch.testing.assert_close(*ends)
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [
+        Adam(),
+        Adam(weight_decay=0.1, decoupled=True),
+        Adam(0.8, 0.95, 1e-3, 0.1),
+        Adam(bias_correction=False),
+    ],
+    ids=str,
+)
+def test_a_step_of_adam(solver: Adam, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = []
+    module = importlib.import_module("partavg.solvers.adam")  # a function has this name, too
+    taken = torch.tensor([[1.0], [2.0], [900.0]], dtype=torch.float64)
+    for plain in (True, False):
+        monkeypatch.setattr(module, "uses_triton", lambda x, plain=plain: not plain)
+        torch.manual_seed(0)
+        params, grads, mean, square = torch.randn(4, 3, 5000)
+        state = {"mean": mean[:, 100:4000], "square": square.square_()[:, 100:4000]}
+        solver.step_(params[:, 100:4000], grads[:, 100:4000], state, Step(0.1, taken))
+        ends.append(torch.cat([params, mean, square]))
+    torch.testing.assert_close(*ends)
+
+
+@pytest.mark.parametrize("options", [{}, {"positions": "learned", "norm": "layer", "bias": True}])
+def test_a_gpt(options: dict[str, Any]) -> None:
+    """All kernels of a transformer together, against plain torch."""
+    torch.manual_seed(0)
+    model = RowModel(
+        gpt((12,), 20, layers=2, width=16, heads=2, **options), next_token, torch.device("cpu")
+    )
+    params, buffers = model.start()
+    rows = params + 0.05 * torch.randn(2, len(params)), buffers.repeat(2, 1)
+    batch = Batch(*torch.randint(0, 20, (2, 2, 2, 10)), torch.arange(2))
+    found = []
+    for engine in (Looped(model), Fused(model, 2)):
+        each = [(part.losses, *(grad for _, grad in part.pieces)) for part in engine(*rows, batch)]
+        found.append([torch.cat(several) for several in zip(*each, strict=True)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("normalize", ["channel", "pixel", "none"])

@@ -36,6 +36,14 @@ def pieces(grads: list[Tensor], layout: Layout) -> Iterator[tuple[slice, Tensor]
             yield slice(first, first := first + piece.shape[1]), piece
 
 
+def columns(found: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Gradients [m, d] that are gathered already, as many columns at a time as a solver steps."""
+    most = max(1, (_MOST_ON_CPU if found.is_cpu else _MOST_ON_GPU) // len(found))
+    for start in range(0, found.shape[1], most):
+        cut = slice(start, min(start + most, found.shape[1]))
+        yield cut, found[:, cut]
+
+
 def _dense(piece: Tensor) -> bool:
     """Whether rows are without gaps and each has memory of its own."""
     height, width = piece.shape

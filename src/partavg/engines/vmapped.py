@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.func import vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from partavg.core.loop import Batch, Gradients
 from partavg.engines.examine import ONLY_LOOPED
@@ -41,7 +42,9 @@ class Vmapped:
         leaves = {name: view.detach().requires_grad_() for name, view in views.items()}
         before = self._model.buffers.views(buffers)
         try:
-            losses, after = self._losses(leaves, before, *batch)
+            # vmap has no rule for flash attention: it would take worker after worker, and warn.
+            with sdpa_kernel(SDPBackend.MATH):
+                losses, after = self._losses(leaves, before, *batch)
         except RuntimeError as error:
             if "randomness" in str(error):  # vmap's own word: it lets nobody draw
                 raise ValueError(f"the model draws random numbers {ONLY_LOOPED}") from error

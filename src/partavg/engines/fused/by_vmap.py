@@ -23,7 +23,7 @@ def call(function: Callable[..., Any], rows: Rows, name: str, *args: Any, **opti
     map_aggregate(given, leaves.append)
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     if not tensors:
-        return function(*given[0], **given[1])
+        return rows.for_all(function(*given[0], **given[1]))
 
     def one_worker(*own: Tensor) -> Any:
         rest = iter(own)
@@ -40,9 +40,16 @@ def call_layer(layer: Any, rows: Rows, name: str, x: Tensor) -> Any:
     return vmap(lambda some, x: torch.func.functional_call(layer, some, (x,)))(own, x)
 
 
-def shape(function: Any, rows: Rows, name: str, x: Tensor, attribute: str) -> torch.Size:
-    """The shape that one worker sees, for `x.shape`."""
-    return x.shape[1:]
+def attribute(function: Any, rows: Rows, name: str, x: Tensor, attribute: str) -> Any:
+    """What one worker sees of `x.shape` or the like."""
+    if attribute in ("dtype", "device"):
+        return getattr(x, attribute)
+    return x.shape[1:] if attribute == "shape" else x.ndim - 1
+
+
+def dim(function: Any, rows: Rows, name: str, x: Tensor) -> int:
+    """The same for `x.dim()`."""
+    return x.ndim - 1
 
 
 def size(function: Any, rows: Rows, name: str, x: Tensor, dim: int | None = None) -> Any:

@@ -14,6 +14,8 @@ from torch import fx, nn
 from torch.nn import functional as F
 
 from partavg.engines.fused import by_vmap
+from partavg.engines.fused.attention import layers as attention_layers
+from partavg.engines.fused.attention import operation as attention
 from partavg.engines.fused.convolution import operation as convolution
 from partavg.engines.fused.dropout import operation as dropout
 from partavg.engines.fused.embedding import operation as embedding
@@ -21,6 +23,9 @@ from partavg.engines.fused.linear import operation as linear
 from partavg.engines.fused.norm import operation as norm
 from partavg.engines.fused.pool import operation as pool
 from partavg.engines.fused.recurrent import operation as recurrent
+from partavg.engines.fused.rotary import operation as rotary
+from partavg.engines.fused.token_norm import operation as token_norm
+from partavg.models.gpt import angles, rotated
 
 
 def _always(layer: Any) -> bool:
@@ -44,11 +49,22 @@ _STATELESS = (
     "ELU Flatten GELU Hardswish Identity LeakyReLU ReLU ReLU6 SiLU Sigmoid Softmax Softplus Tanh "
     "Unflatten ZeroPad2d"
 )
-_OPERATORS = "add sub mul truediv neg pow matmul floordiv getitem iadd"
+_OPERATORS = (
+    "add sub mul truediv neg pow matmul floordiv mod getitem iadd eq ne lt le gt ge and_ or_ invert"
+)
 _MATHEMATICS = (
     "add sub mul div neg abs exp log sqrt square pow clamp matmul bmm chunk split flatten reshape "
-    "permute transpose squeeze unsqueeze mean sum amax relu sigmoid tanh softmax log_softmax"
+    "permute transpose squeeze unsqueeze mean sum amax relu sigmoid tanh softmax log_softmax "
+    "sin cos rsqrt unbind movedim swapaxes swapdims tril triu masked_fill where logical_not eq ne "
+    "lt le gt ge var std"
 )
+_METHODS = (
+    "contiguous expand expand_as t view view_as to type_as float repeat unflatten masked_fill bool "
+    "long int"
+)
+_ATTRIBUTES = "shape ndim dtype device"
+MAKERS = "arange zeros ones full linspace"
+"""Functions of torch that make tensors from numbers."""
 _ACTIVATIONS = (
     "relu relu6 leaky_relu elu gelu silu sigmoid tanh softmax log_softmax softplus linear pad "
     "normalize"
@@ -64,7 +80,11 @@ COVERED: dict[Any, Covered] = {
     nn.LSTM: Covered(recurrent.run, recurrent.covers),
     nn.Conv1d: Covered(by_vmap.call_layer),
     nn.GroupNorm: Covered(by_vmap.call_layer),
-    nn.LayerNorm: Covered(by_vmap.call_layer),
+    nn.LayerNorm: Covered(token_norm.run),
+    nn.RMSNorm: Covered(token_norm.run),
+    nn.MultiheadAttention: Covered(attention_layers.run_heads, attention_layers.covers_heads),
+    nn.TransformerEncoderLayer: Covered(attention_layers.run_layer, attention_layers.covers_layer),
+    nn.TransformerEncoder: Covered(attention_layers.run_encoder, attention_layers.covers_encoder),
     # Layers without.
     **dict.fromkeys(_named(nn, _POOLS), Covered(pool.run)),
     **dict.fromkeys(_named(nn, _ADAPTIVE_POOLS), Covered(pool.run)),
@@ -75,12 +95,21 @@ COVERED: dict[Any, Covered] = {
     **dict.fromkeys(_named(F, "dropout dropout1d dropout2d dropout3d"), Covered(dropout.run)),
     **dict.fromkeys(_named(operator, _OPERATORS), Covered(by_vmap.call)),
     **dict.fromkeys(_named(torch, _MATHEMATICS), Covered(by_vmap.call)),
-    **dict.fromkeys(_named(torch, "cat stack zeros_like ones_like"), Covered(by_vmap.call)),
+    **dict.fromkeys(
+        _named(torch, f"cat stack outer zeros_like ones_like full_like {MAKERS}"),
+        Covered(by_vmap.call),
+    ),
     **dict.fromkeys(_named(F, _ACTIVATIONS), Covered(by_vmap.call)),
-    (getattr, "shape"): Covered(by_vmap.shape),
+    F.scaled_dot_product_attention: Covered(attention.run),
+    F.layer_norm: Covered(token_norm.run_function),
+    F.rms_norm: Covered(token_norm.run_function),
+    rotated: Covered(rotary.run),
+    angles: Covered(rotary.angles),
+    **{(getattr, name): Covered(by_vmap.attribute) for name in _ATTRIBUTES.split()},
     # Methods of tensors, by their names.
     **dict.fromkeys(_MATHEMATICS.split(), Covered(by_vmap.call)),
-    **dict.fromkeys(("contiguous", "expand", "t", "view"), Covered(by_vmap.call)),
+    **dict.fromkeys(_METHODS.split(), Covered(by_vmap.call)),
+    "dim": Covered(by_vmap.dim),
     "size": Covered(by_vmap.size),
 }
 
@@ -94,3 +123,7 @@ def find(node: fx.Node, layer: nn.Module | None) -> Covered | None:
         key = getattr, node.args[1]
     found = COVERED.get(key)
     return found if found is not None and (layer is None or found.rule(layer)) else None
+
+
+WHOLE: tuple[Callable[..., Any], ...] = (angles, rotated)
+"""Functions that a traced module is not looked into at."""

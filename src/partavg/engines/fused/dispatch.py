@@ -185,3 +185,19 @@ def casts_by_triton(weight: Tensor, dtype: torch.dtype, device: Device) -> bool:
 def multiplies_into(dtype: torch.dtype, kept: torch.dtype, device: Device) -> bool:
     """Whether torch's product of numbers of one type writes its sums in the other one."""
     return device.cuda and dtype != kept
+
+
+def token_norm(width: int, dtype: torch.dtype, device: Device) -> Norm:
+    """LayerNorm and RMSNorm: a program holds whole tokens."""
+    able = device.triton and dtype != torch.float64 and width <= 16384
+    return Norm.TRITON if able else Norm.TORCH
+
+
+def turns_by_triton(x: Tensor, cos: Tensor, device: Device) -> bool:
+    """Whether a kernel turns heads [m, n, heads, t, d]: by the same angles for all workers."""
+    return device.triton and x.dtype != torch.float64 and x.ndim == 5 and cos.stride(0) == 0
+
+
+def crosses_by_triton(dtype: torch.dtype, device: Device) -> bool:
+    """Whether a kernel computes cross-entropy in the memory of logits."""
+    return device.triton and dtype != torch.float64

@@ -1,6 +1,6 @@
 """All workers in one pass, layer by layer, with a worker axis in front of every tensor."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -12,11 +12,13 @@ from torch.fx.node import map_aggregate
 
 from partavg.core.loop import Batch, Gradients
 from partavg.engines.fused.cuda_graph import Recorded
+from partavg.engines.fused.head_loss import operation as head_loss
+from partavg.engines.fused.head_loss.operation import Criterion
 from partavg.engines.fused.precision import Exactness, Precision, compute_dtype
 from partavg.engines.fused.program import Program, Uncovered
 from partavg.engines.fused.rows import Rows
 from partavg.engines.model import RowModel
-from partavg.engines.pieces import pieces
+from partavg.engines.pieces import columns, pieces
 from partavg.kernels.backend import lacks, uses_triton
 from partavg.kernels.launch import compiling_ahead
 from partavg.kernels.streams import (
@@ -56,6 +58,8 @@ class Fused:
         self._exactness = Exactness(tf32=precision == "tf32", deterministic=deterministic)
         self._program = Program(model.skeleton)
         self._losses = vmap(model.criterion)
+        self._criterion = Criterion.of(model.criterion) if self._program.head else None
+        self._places = self._written_at_once()
         self._recorded = Recorded(self._pass)
         self._ready = False
         self._ticks, self._cumulative = self._count_batches()
@@ -80,8 +84,8 @@ class Fused:
         if params.is_cuda and self._chunk >= len(params):
             losses, found = self._recorded(params, buffers, some)
             return Gradients(rows, losses, iter(found))
-        losses, grads = self._differentiate(params[rows], buffers[rows], some)
-        return Gradients(rows, losses, pieces(grads, self._model.params))
+        losses, found = self._gathered(params[rows], buffers[rows], some)
+        return Gradients(rows, losses, found)
 
     def _pass(
         self, params: Tensor, buffers: Tensor, batch: Batch
@@ -93,8 +97,25 @@ class Fused:
             and self._program.has_short_kernels
         ):
             return self._halves(params, buffers, batch)
-        losses, grads = self._differentiate(params, buffers, batch)
-        return losses, list(pieces(grads, self._model.params))
+        losses, found = self._gathered(params, buffers, batch)
+        return losses, list(found)
+
+    def _gathered(
+        self, params: Tensor, buffers: Tensor, batch: Batch
+    ) -> tuple[Tensor, Iterator[tuple[slice, Tensor]]]:
+        """The same; most of the gradients of products are written where they are gathered."""
+        layout = self._model.params
+        if not params.is_cuda or not self._places:
+            losses, grads = self._differentiate(params, buffers, batch)
+            return losses, pieces(grads, layout)
+        found = torch.empty(params.shape, dtype=params.dtype, device=params.device)
+        views = layout.views(found)
+        places = {name: views[name] for name in self._places}
+        losses, grads = self._differentiate(params, buffers, batch, places)
+        for place, grad in zip(views.values(), grads, strict=True):
+            if grad.data_ptr() != place.data_ptr():
+                place.copy_(grad)
+        return losses, columns(found)
 
     def _halves(
         self, params: Tensor, buffers: Tensor, batch: Batch
@@ -113,9 +134,16 @@ class Fused:
         return losses, [(slice(0, params.shape[1]), found)]
 
     def _differentiate(
-        self, params: Tensor, buffers: Tensor, batch: Batch
+        self,
+        params: Tensor,
+        buffers: Tensor,
+        batch: Batch,
+        places: Mapping[str, Tensor] | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
-        """The losses of the rows and the gradient of each tensor; updates the buffers."""
+        """The losses of the rows and the gradient of each tensor; updates the buffers.
+
+        Some gradients are written into their `places`.
+        """
         views = self._model.params.views(params)
         leaves = {name: view.detach().requires_grad_() for name, view in views.items()}
         kept = self._model.buffers.views(buffers)
@@ -123,9 +151,8 @@ class Fused:
         tensors = self._tensors(leaves, {**kept, **counted})
         if not isinstance(batch.inputs, Tensor):
             raise Uncovered("inputs of several tensors are not covered")
-        outputs = self._program(batch.inputs, Rows(tensors, batch.keys, self._compute))
-        outputs = map_aggregate(outputs, self._kept)
-        losses = self._losses(outputs, batch.targets)
+        rows = Rows(tensors, batch.keys, self._compute, places)
+        losses = self._losses_of(rows, batch)
         # Rows do not depend on each other: the gradient of the sum is that of each of them.
         with without_side_stream(self._program.shares_parameters):
             grads = torch.autograd.grad(
@@ -137,6 +164,24 @@ class Fused:
         if self._ticks is not None:
             buffers += self._ticks
         return losses.detach(), list(grads)
+
+    def _losses_of(self, rows: Rows, batch: Batch) -> Tensor:
+        """The loss of each row; that of a language model without all its logits at once."""
+        assert isinstance(batch.inputs, Tensor)  # seen before
+        head = self._program.head
+        if self._criterion and head is not None and isinstance(batch.targets, Tensor):
+            x = self._program(batch.inputs, rows, headless=True)
+            return head_loss.run(self._criterion, rows, head, x, batch.targets)
+        outputs = self._program(batch.inputs, rows)
+        found: Tensor = self._losses(map_aggregate(outputs, self._kept), batch.targets)
+        return found
+
+    def _written_at_once(self) -> list[str]:
+        """The weights whose gradients go where they are gathered; none, if they are but few."""
+        layout = self._model.params
+        sizes = dict(zip(layout.names, layout.sizes, strict=True))
+        names = [name for name in self._program.multiplied_once() if name in sizes]
+        return names if 2 * sum(sizes[name] for name in names) >= layout.size else []
 
     def _kept(self, output: Any) -> Any:
         """An output as the loss is to see it, in the parameters' dtype."""

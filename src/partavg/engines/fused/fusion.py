@@ -21,7 +21,7 @@ def fuse_norms_(graph: fx.Graph, layers: Mapping[str, nn.Module]) -> None:
             continue
         last, residual, relu = norm, None, False
         after = _only_user(norm)
-        if after is not None and _adds(after):
+        if after is not None and adds(after):
             follows = _only_user(after)
             if follows is not None and _is_relu(follows, layers):
                 (residual,) = (arg for arg in after.args if arg is not norm)
@@ -58,7 +58,7 @@ def _is_norm(layer: nn.Module) -> bool:
     return isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d)
 
 
-def _adds(node: fx.Node) -> bool:
+def adds(node: fx.Node) -> bool:
     """Whether a node adds two different values of the same shape; a number is no value."""
     known: tuple[Any, ...] = (operator.add, operator.iadd, torch.add)
     both = len(node.args) == 2 and all(isinstance(arg, fx.Node) for arg in node.args)

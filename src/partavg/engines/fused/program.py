@@ -2,9 +2,12 @@
 
 import copy
 import operator
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, fx, nn
 
 from partavg.core.seeds import OTHERS, moved, seeded
@@ -13,6 +16,14 @@ from partavg.engines.fused.convolution.operation import Convolved, norm_then_con
 from partavg.engines.fused.fusion import fuse_norms_, fused_norm, pool_before_relu_
 from partavg.engines.fused.norm.parameters import NormParameters
 from partavg.engines.fused.rows import Rows
+from partavg.engines.fused.token_fusion import (
+    added_norm,
+    ask_for_no_weights_,
+    fuse_token_norms_,
+    join_parts_,
+    parts,
+)
+from partavg.engines.fused.token_norm import operation as token_norm
 from partavg.sentences import reason
 
 
@@ -22,6 +33,9 @@ class Uncovered(Exception):
 
 class _Tracer(fx.Tracer):
     proxy_buffer_attributes = True  # a buffer that the module changes itself must not go unseen
+
+    def __init__(self) -> None:
+        super().__init__(autowrap_functions=coverage.WHOLE)
 
 
 class Program:
@@ -45,6 +59,9 @@ class Program:
                 raise Uncovered(problem)
         fuse_norms_(self._graph, self._layers)
         pool_before_relu_(self._graph, self._layers)
+        ask_for_no_weights_(self._graph, self._layers)
+        fuse_token_norms_(self._graph, self._layers)
+        join_parts_(self._graph)
         self._drop_unused()
         self._convs = self._convs_after_norms()
 
@@ -61,15 +78,39 @@ class Program:
     @property
     def shares_parameters(self) -> bool:
         """Whether a parameter is used more than once: autograd adds its gradients up."""
-        found = [id(tensor) for node in self._graph.nodes for tensor in self._tensors(node)]
-        return len(found) > len(set(found))
+        return any(count > 1 for count in self._uses().values())
+
+    def multiplied_once(self) -> set[str]:
+        """The names of the weights of products that are used there alone."""
+        uses, module = self._uses(), self._layers[""]
+        weights = {
+            id(getattr(layer, name, None))
+            for layer in self._layers.values()
+            for name in ("weight", "in_proj_weight")
+            if isinstance(layer, nn.Linear | nn.MultiheadAttention)
+        }
+        tensors = module.named_parameters()
+        return {name for name, p in tensors if id(p) in weights and uses[id(p)] == 1}
+
+    @property
+    def head(self) -> str | None:
+        """The name of the linear layer that gives the outputs, if one does."""
+        (output,) = (node for node in self._graph.nodes if node.op == "output")
+        last = output.args[0]
+        if not isinstance(last, fx.Node) or len(last.users) > 1:
+            return None
+        return str(last.target) if isinstance(self._layer(last), nn.Linear) else None
+
+    def _uses(self) -> Counter[int]:
+        """How often parameters are used."""
+        return Counter(id(tensor) for node in self._graph.nodes for tensor in self._tensors(node))
 
     def norms(self) -> Iterator[str]:
         """The names of the BatchNorm layers, each as often as it is called."""
         return (node.args[0] for node in self._graph.nodes if node.target is fused_norm)
 
-    def __call__(self, inputs: Tensor, rows: Rows) -> Any:
-        """The module's outputs for all workers."""
+    def __call__(self, inputs: Tensor, rows: Rows, *, headless: bool = False) -> Any:
+        """The module's outputs for all workers, or what its head is given."""
         values: dict[fx.Node, Any] = {}
         statistics: dict[fx.Node, Any] = {}  # of what convolutions gave
         for node in self._graph.nodes:
@@ -78,12 +119,12 @@ class Program:
             args, kwargs = (
                 fx.node.map_arg(given, values.__getitem__) for given in (node.args, node.kwargs)
             )
-            if node.op == "output":
+            if node.op == "output" or (headless and str(node.target) == self.head):
                 return args[0]
             if node.op == "placeholder":
                 values[node] = rows.cast(inputs)
             elif node.op == "get_attr":
-                values[node] = rows.cast(rows.tensor(str(node.target)))
+                values[node] = self._attribute(str(node.target), rows)
             elif node.target is fused_norm:
                 self._run_norm(node, rows, args, values, statistics)
             else:
@@ -94,9 +135,21 @@ class Program:
                     values[node] = found
         raise AssertionError("a graph ends with its output")
 
+    def _attribute(self, name: str, rows: Rows) -> Tensor:
+        """A parameter, a buffer, or a constant that the forward pass made."""
+        if not rows.has(name):
+            return rows.cast(rows.for_all(getattr(self._layers[""], name)))
+        return rows.cast(rows.tensor(name))
+
     def _run(self, node: fx.Node, rows: Rows, args: Any, kwargs: Any) -> Any:
         """What the operation for a node gives."""
         layer, target = self._layer(node), node.target
+        if target is added_norm:
+            return token_norm.add_and_run(self._layers[args[0]], rows, *args)
+        if target is parts:
+            return parts(*args)
+        if target is operator.getitem and isinstance(args[0], tuple):
+            return args[0][args[1]]  # of several values, not of one
         covered = coverage.find(node, layer)
         assert covered is not None  # seen by _problem
         if layer is not None:
@@ -176,7 +229,8 @@ class Program:
         if node.op == "get_attr":
             owner, _, name = str(node.target).rpartition(".")
             return [getattr(self._layers[owner], name)]
-        name = str(node.args[0] if node.target is fused_norm else node.target)
+        stands = node.target is fused_norm or node.target is added_norm
+        name = str(node.args[0] if stands else node.target)
         layer = self._layers.get(name)
         return [] if layer is None else list(layer.parameters())
 
@@ -194,8 +248,10 @@ def _traced(module: nn.Module) -> fx.Graph:
     device = next(module.parameters()).device
     with seeded(0, device, OTHERS):
         before = moved(device)
+        tracer = _Tracer()
         try:
-            graph = _Tracer().trace(module)
+            with _made_in(tracer):
+                graph = tracer.trace(module)
         except Exception as error:
             raise Uncovered(f"its forward pass cannot be traced: {reason(error)}") from error
         if drawn := moved(device, before):
@@ -206,3 +262,27 @@ def _traced(module: nn.Module) -> fx.Graph:
 def _once(node: fx.Node, user: fx.Node) -> bool:
     """Whether a value is used by this node only, and only once."""
     return len(node.users) == 1 and sum(arg is node for arg in user.args) == 1
+
+
+@contextmanager
+def _made_in(tracer: fx.Tracer) -> Iterator[None]:
+    """While torch makes tensors whose sizes depend on an input, steps of a graph make them."""
+
+    def seen(make: Any) -> Any:
+        def made(*args: Any, **options: Any) -> Any:
+            given: list[Any] = []
+            fx.node.map_aggregate((args, options), given.append)
+            if any(isinstance(value, fx.Proxy) for value in given):
+                return tracer.create_proxy("call_function", make, args, options)
+            return make(*args, **options)
+
+        return made
+
+    makers = {name: getattr(torch, name) for name in coverage.MAKERS.split()}
+    try:
+        for name, make in makers.items():
+            setattr(torch, name, seen(make))
+        yield
+    finally:
+        for name, make in makers.items():
+            setattr(torch, name, make)

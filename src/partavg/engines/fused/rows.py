@@ -1,6 +1,7 @@
 """What the layers of a program read of the workers, and the keys they draw from."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +12,8 @@ from partavg.engines.dropout import NEXT
 class Rows:
     """Named parameters and buffers of some workers, [m, …] each, for one pass.
 
-    `compute` is the dtype of activations and of the weights that multiply them.
+    `compute` is the dtype of activations and of the weights that multiply them. `gradients` is
+    where the gradients of some parameters may be written, by the parameters' first names.
     """
 
     def __init__(
@@ -19,11 +21,21 @@ class Rows:
         tensors: Mapping[str, Tensor],
         keys: Tensor,
         compute: torch.dtype,
+        gradients: Mapping[str, Tensor] | None = None,
     ) -> None:
         self._tensors = tensors
         self._keys = keys
-        self._drawn = 0
+        self._gradients = gradients or {}
         self.compute = compute
+
+    @property
+    def workers(self) -> int:
+        """How many there are."""
+        return len(self._keys)
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a parameter or buffer."""
+        return name in self._tensors
 
     def tensor(self, name: str) -> Tensor:
         """A parameter or buffer as it is kept."""
@@ -37,12 +49,22 @@ class Rows:
         """A parameter or buffer of a layer, where it has one."""
         return self._tensors.get(f"{layer}.{name}" if layer else name)
 
+    def gradient_of(self, layer: str, name: str) -> Tensor | None:
+        """Where the gradient of a layer's parameter is to be written, if anywhere."""
+        return self._gradients.get(f"{layer}.{name}" if layer else name)
+
+    def for_all(self, value: Any) -> Any:
+        """What is the same for all workers, as everything else: [m, …]; never a copy."""
+        if isinstance(value, tuple | list):
+            return type(value)(map(self.for_all, value))
+        return value.expand(self.workers, *value.shape) if isinstance(value, Tensor) else value
+
     def cast(self, value: Tensor) -> Tensor:
         """A value as activations are computed; whole numbers stay what they are."""
         return value.to(self.compute) if value.is_floating_point() else value
 
     def next_keys(self) -> Tensor:
         """Keys [m] for the next dropout of this pass: each draws from others."""
-        keys = self._keys + self._drawn * NEXT
-        self._drawn += 1
+        keys = self._keys
+        self._keys = keys + NEXT  # int64 tensors wrap around
         return keys

@@ -7,6 +7,8 @@ from torch import Tensor
 
 from partavg.engines.fused.rows import Rows
 
+_FEW = 2048  # words for which a product adds gradients up faster than sorting does
+
 
 def covers(layer: Any) -> bool:
     """Whether its gradient is that of any other table."""
@@ -15,9 +17,43 @@ def covers(layer: Any) -> bool:
 
 def run(layer: Any, rows: Rows, name: str, words: Tensor) -> Tensor:
     """The vectors of words [m, n, …]."""
-    worker = torch.arange(len(words), device=words.device)[:, None]
-    weight = rows.tensor_of(name, "weight")
-    found = rows.cast(weight[worker, words.flatten(1)]).view(*words.shape, -1)
-    if layer.padding_idx is None:
-        return found
-    return torch.where((words == layer.padding_idx)[..., None], found.detach(), found)
+    weight, padding = rows.tensor_of(name, "weight"), layer.padding_idx
+    found: Tensor = Lookup.apply(  # type: ignore[no-untyped-call]
+        weight, words.flatten(1), -1 if padding is None else padding, rows.compute
+    )
+    return found.view(*words.shape, -1)
+
+
+class Lookup(torch.autograd.Function):
+    """The vectors of words [m, n] in tables [m, words, e], in some dtype.
+
+    Gradients of one word are always added up in the same order; the padding word has none.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, weight: Tensor, words: Tensor, padding: int, dtype: torch.dtype
+    ) -> Tensor:
+        """The vectors."""
+        ctx.save_for_backward(words)
+        ctx.padding, ctx.shape, ctx.dtype = padding, weight.shape, weight.dtype
+        worker = torch.arange(len(words), device=words.device)[:, None]
+        return weight[worker, words].to(dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        """The sums of the gradients of each word."""
+        (words,) = ctx.saved_tensors
+        workers, height, _ = ctx.shape
+        if ctx.padding >= 0:
+            grad = grad.masked_fill((words == ctx.padding)[..., None], 0)
+        if grad.is_cuda and height <= _FEW and grad.dtype != ctx.dtype:
+            place = torch.arange(height, device=words.device)[:, None]
+            which = (words[:, None] == place).to(grad.dtype)  # [m, words, n]
+            return torch.bmm(which, grad, out_dtype=ctx.dtype), None, None, None
+        first = height * torch.arange(workers, device=words.device)[:, None]
+        numbers = (words + first).flatten()
+        found: Tensor = torch.ops.aten.embedding_dense_backward(
+            grad.flatten(0, 1).to(ctx.dtype), numbers, workers * height, -1, False
+        )
+        return found.view(ctx.shape), None, None, None

@@ -12,9 +12,16 @@ from partavg.engines.fused.rows import Rows
 
 def run(layer: Any, rows: Rows, name: str, x: Tensor) -> Tensor:
     """The layer's outputs for x [m, n, …, i]."""
-    weight, bias = rows.tensor_of(name, "weight"), rows.maybe(name, "bias")
-    flat = x.reshape(len(x), -1, x.shape[-1])
-    y: Tensor = Product.apply(flat, weight)  # type: ignore[no-untyped-call]
+    own = rows.tensor_of(name, "weight"), rows.maybe(name, "bias")
+    return apply(rows, x, *own, rows.gradient_of(name, "weight"))
+
+
+def apply(
+    rows: Rows, x: Tensor, weight: Tensor, bias: Tensor | None, place: Tensor | None
+) -> Tensor:
+    """X [m, n, …, i] by weights [m, o, i] and biases [m, o]; `place` is that of their gradient."""
+    flat = rows.cast(x).reshape(len(x), -1, x.shape[-1])
+    y: Tensor = Product.apply(flat, weight, place)  # type: ignore[no-untyped-call]
     if bias is not None:
         y = y + rows.cast(bias)[:, None]
     return y.view(*x.shape[:-1], weight.shape[1])
@@ -23,30 +30,43 @@ def run(layer: Any, rows: Rows, name: str, x: Tensor) -> Tensor:
 class Product(torch.autograd.Function):
     """x [m, n, i] times the transposed weights [m, o, i], in x's dtype.
 
+    The weights' gradient is written into `place`, if there is one.
+
     Autograd itself would lay the weights' gradient out the other way round and round it first;
     turning the gradients of a wide layer takes longer than computing them.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, place: Tensor | None = None) -> Tensor:
         """The products."""
-        low = _cast(weight, x.dtype)
+        low = cast(weight, x.dtype)
         ctx.save_for_backward(x, low)
-        ctx.dtype = weight.dtype
+        ctx.dtype, ctx.place = weight.dtype, place
         return torch.bmm(x, low.transpose(1, 2))
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         """The gradients of x and, as they are kept, of the weights."""
         x, low = ctx.saved_tensors
         dx = torch.bmm(grad, low) if ctx.needs_input_grad[0] else None
-        across = grad.transpose(1, 2)
-        if dispatch.multiplies_into(grad.dtype, ctx.dtype, device_of(grad)):
-            return dx, torch.bmm(across, x, out_dtype=ctx.dtype)
-        return dx, torch.bmm(across, x).to(ctx.dtype)
+        dw = product_into(ctx.place, grad, x, ctx.dtype) if ctx.needs_input_grad[1] else None
+        return dx, dw, None
 
 
-def _cast(weight: Tensor, dtype: torch.dtype) -> Tensor:
+def product_into(place: Tensor | None, grad: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The weights' gradient [m, o, i] of grad [m, n, o] and x [m, n, i], written into a place."""
+    across = grad.transpose(1, 2)
+    if dispatch.multiplies_into(grad.dtype, dtype, device_of(grad)):
+        if place is None:
+            return torch.bmm(across, x, out_dtype=dtype)
+        return torch.bmm(across, x, out_dtype=dtype, out=place)
+    if place is not None and grad.dtype == dtype:
+        return torch.bmm(across, x, out=place)
+    return torch.bmm(across, x).to(dtype)
+
+
+def cast(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """Weights as they multiply."""
     if not dispatch.casts_by_triton(weight, dtype, device_of(weight)):
         return weight.to(dtype)
     from partavg.kernels.cast import cast

@@ -1,0 +1,135 @@
+"""The last linear layer of a language model and its loss, a few workers at a time."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from partavg.engines.fused import dispatch
+from partavg.engines.fused.dispatch import device_of
+from partavg.engines.fused.head_loss import reference
+from partavg.engines.fused.linear.operation import cast, product_into
+from partavg.engines.fused.rows import Rows
+from partavg.losses import next_token
+
+_MOST = 1 << 29  # logits at a time: 1 GiB in bf16
+
+
+class Criterion(NamedTuple):
+    """A loss that is the mean cross-entropy of words, but for those to ignore."""
+
+    ignored: int
+
+    @classmethod
+    def of(cls, loss: Any) -> "Criterion | None":
+        """The same loss, if it is known to be one."""
+        options = {}
+        if isinstance(loss, partial) and not loss.args:
+            loss, options = loss.func, loss.keywords
+        if loss is not next_token or not options.keys() <= {"ignore_index"}:
+            return None
+        return cls(options.get("ignore_index", -100))
+
+
+def run(criterion: Criterion, rows: Rows, name: str, x: Tensor, words: Tensor) -> Tensor:
+    """The losses [m] of what a linear layer makes of x [m, n, t, i]; they are to be added up."""
+    own = rows.tensor_of(name, "weight"), rows.maybe(name, "bias")
+    place = rows.gradient_of(name, "weight")
+    return losses(rows.cast(x), *own, words, criterion.ignored, place, summed=True)
+
+
+def losses(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    words: Tensor,
+    ignored: int,
+    place: Tensor | None = None,
+    *,
+    summed: bool = False,
+) -> Tensor:
+    """The mean cross-entropy [m] of words [m, …] given x [m, …, i], weights and biases.
+
+    `summed` promises that the losses are but added up, so that their own gradient is 1.
+    """
+    flat = x.reshape(len(x), -1, x.shape[-1])
+    found: Tensor = HeadLoss.apply(  # type: ignore[no-untyped-call]
+        flat, weight, bias, words.flatten(1), ignored, place, summed
+    )
+    return found
+
+
+class HeadLoss(torch.autograd.Function):
+    """Losses of x [m, n, i]; their gradients are computed at once, while logits are at hand."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        words: Tensor,
+        ignored: int,
+        place: Tensor | None,
+        summed: bool,
+    ) -> Tensor:
+        """The losses, in the weights' dtype."""
+        low = cast(weight, x.dtype)
+        counted = words != ignored
+        scale = counted.sum(1).to(weight.dtype).reciprocal()
+        words = torch.where(counted, words, -1)
+        dx = torch.empty_like(x)
+        dw = torch.empty_like(weight, memory_format=torch.contiguous_format)
+        dw = dw if place is None else place
+        db = None if bias is None else torch.zeros_like(bias)
+        found = x.new_empty(words.shape, dtype=weight.dtype)
+        workers, count = words.shape
+        each = weight.shape[1]
+        most = max(1, min(count, _MOST // each))
+        for some in map(slice, *_cut(workers, max(1, _MOST // (each * count)))):
+            for part in map(slice, *_cut(count, most)):
+                own = x[some, part]
+                logits = torch.bmm(own, low[some].transpose(1, 2))
+                if bias is not None:
+                    logits += bias[some, None].to(logits.dtype)
+                found[some, part] = _losses_(logits, words[some, part], scale[some])
+                dx[some, part] = torch.bmm(logits, low[some])
+                if part.start == 0:
+                    _copied(dw[some], product_into(dw[some], logits, own, weight.dtype))
+                else:
+                    dw[some] += product_into(None, logits, own, weight.dtype)
+                if db is not None:
+                    db[some] += logits.sum(1, dtype=db.dtype)
+        ctx.save_for_backward(dx, dw, db)
+        ctx.summed = summed
+        return found.sum(1) * scale
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        """What was computed."""
+        dx, dw, db = ctx.saved_tensors
+        if not ctx.summed:
+            dx, dw = dx * grad[:, None, None].to(dx.dtype), dw * grad[:, None, None]
+            db = None if db is None else db * grad[:, None]
+        return dx, dw, db, None, None, None, None
+
+
+def _losses_(logits: Tensor, words: Tensor, scale: Tensor) -> Tensor:
+    """The loss of each word [m, n], 0 where it is negative; logits become their gradients."""
+    if not dispatch.crosses_by_triton(logits.dtype, device_of(logits)):
+        return reference.losses_(logits, words, scale)
+    from partavg.engines.fused.head_loss.cross_entropy import losses_
+
+    return losses_(logits, words, scale)
+
+
+def _cut(length: int, size: int) -> tuple[range, list[int]]:
+    """Where pieces begin and end."""
+    starts = range(0, length, size)
+    return starts, [min(start + size, length) for start in starts]
+
+
+def _copied(place: Tensor, found: Tensor) -> None:
+    if found.data_ptr() != place.data_ptr():
+        place.copy_(found)

@@ -1,0 +1,1 @@
+"""Rotary positions: pairs of columns turned by an angle."""

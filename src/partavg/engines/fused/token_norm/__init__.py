@@ -1,0 +1,1 @@
+"""LayerNorm and RMSNorm: every token by itself, with the addition before it."""

@@ -1,0 +1,138 @@
+"""Transformers in the fused engine against the loop, in float64: ours and users' own."""
+
+from functools import partial
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from partavg.core.loop import Batch
+from partavg.engines.fused import Fused
+from partavg.engines.fused.head_loss import operation as head_loss
+from partavg.engines.fused.program import Program
+from partavg.engines.looped import Looped
+from partavg.engines.model import RowModel
+from partavg.losses import next_token
+from partavg.models.gpt import gpt
+
+CPU, WORDS = torch.device("cpu"), 20
+
+
+def run(engine, params: Tensor, buffers: Tensor, batch: Batch) -> list[Tensor]:
+    found = [(each.losses, list(each.pieces)) for each in engine(params, buffers, batch)]
+    grads = [torch.cat([grad for _, grad in pieces], 1) for _, pieces in found]
+    return [torch.cat([losses for losses, _ in found]), torch.cat(grads)]
+
+
+def compare(module: nn.Module, loss=next_token) -> None:
+    model = RowModel(module.double(), loss, CPU)
+    params, buffers = model.start()
+    params = params + 0.05 * torch.randn(3, len(params), dtype=params.dtype)
+    texts = torch.randint(0, WORDS, (2, 3, 2, 10))
+    batch = Batch(*texts, torch.arange(3) + 7)
+    given = params, buffers.repeat(3, 1), batch
+    for one, other in zip(run(Looped(model), *given), run(Fused(model, 2), *given), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize(
+    ("positions", "norm", "activation"),
+    list(product(("rotary", "learned"), ("rms", "layer"), ("gelu", "swiglu"))),
+)
+@pytest.mark.parametrize("plain", [True, False])
+def test_every_gpt(positions: str, norm: str, activation: str, plain: bool) -> None:
+    torch.manual_seed(0)
+    options = {"positions": positions, "norm": norm, "activation": activation, "tied": plain}
+    more = {"bias": not plain, "dropout": 0.0 if plain else 0.1}
+    compare(gpt((12,), WORDS, layers=2, width=16, heads=2, **options, **more))
+
+
+class Encoder(nn.Module):
+    """torch's own layers, with a mask made on the way."""
+
+    def __init__(self, batch_first: bool, norm_first: bool, dropout: float, deep: bool) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(WORDS, 8, padding_idx=0)
+        layer = nn.TransformerEncoderLayer(
+            *(8, 2, 12, dropout), batch_first=batch_first, norm_first=norm_first, activation="gelu"
+        )
+        self.layer = nn.TransformerEncoder(layer, 2, nn.LayerNorm(8)) if deep else layer
+        self.head = nn.Linear(8, WORDS)
+        self.batch_first = batch_first
+
+    def forward(self, words: Tensor) -> Tensor:
+        x = self.embedding(words)
+        length = words.shape[1]
+        mask = torch.triu(torch.ones(length, length, device=x.device), diagonal=1).bool()
+        x = x if self.batch_first else x.transpose(0, 1)
+        x = self.layer(x, mask, src_key_padding_mask=words == 19)
+        return self.head(x if self.batch_first else x.transpose(0, 1))
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_encoders(batch_first: bool, norm_first: bool, dropout: float) -> None:
+    torch.manual_seed(0)
+    compare(Encoder(batch_first, norm_first, dropout, deep=batch_first))
+
+
+class Own(nn.Module):
+    """In the manner of nanoGPT: written by hand, norms by functions, a mask in a buffer."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.words, self.places = nn.Embedding(WORDS, 8), nn.Embedding(12, 8)
+        self.scale, self.shift = nn.Parameter(torch.ones(8)), nn.Parameter(torch.zeros(8))
+        self.qkv, self.head = nn.Linear(8, 24), nn.Linear(8, WORDS, bias=False)
+        self.heads = nn.MultiheadAttention(8, 2, dropout=0.1, batch_first=True)
+        self.register_buffer("seen", torch.ones(12, 12).tril()[None, None])
+
+    def forward(self, words: Tensor) -> Tensor:
+        n, t = words.size()
+        x = self.words(words) + self.places(torch.arange(0, t, device=words.device))
+        y = F.layer_norm(x, self.scale.shape, self.scale, self.shift, 1e-5)
+        if self.kind == "heads":
+            found, _ = self.heads(y, y, y)
+            return self.head(x + found)
+        q, k, v = self.qkv(y).split(8, dim=2)
+        q, k, v = (z.view(n, t, 2, 4).transpose(1, 2) for z in (q, k, v))
+        if self.kind == "written":
+            scores = (q @ k.transpose(-2, -1)) * (1.0 / k.size(-1) ** 0.5)
+            scores = scores.masked_fill(self.seen[:, :, :t, :t] == 0, float("-inf"))
+            y = F.dropout(F.softmax(scores, dim=-1), 0.1, self.training) @ v
+        else:
+            y = F.scaled_dot_product_attention(q, k, v, dropout_p=0.1, is_causal=True)
+        return self.head(x + y.transpose(1, 2).contiguous().view(n, t, 8))
+
+
+@pytest.mark.parametrize("kind", ["heads", "written", "torch"])
+def test_a_users_own(kind: str) -> None:
+    torch.manual_seed(0)
+    compare(Own(kind))
+
+
+def test_words_to_ignore_and_logits_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    monkeypatch.setattr(head_loss, "_MOST", 5 * WORDS)
+    compare(gpt((12,), WORDS, layers=1, width=8, heads=1), partial(next_token, ignore_index=3))
+    compare(nn.Sequential(nn.Embedding(WORDS, 4), nn.Linear(4, WORDS)), partial(next_token))
+
+
+def test_which_losses_are_known() -> None:
+    assert head_loss.Criterion.of(next_token) == head_loss.Criterion(-100)
+    assert head_loss.Criterion.of(partial(next_token, ignore_index=0)) == head_loss.Criterion(0)
+    assert head_loss.Criterion.of(F.cross_entropy) is None
+
+
+def test_gradients_that_have_a_place() -> None:
+    def find(tied: bool) -> set[str]:
+        return Program(gpt((12,), WORDS, layers=1, width=8, heads=1, tied=tied)).multiplied_once()
+
+    ours = {f"blocks.0.{name}.weight" for name in ("attention.qkv", "attention.out", "feed.up")}
+    assert find(True) == {*ours, "blocks.0.feed.down.weight"}
+    assert find(False) == find(True) | {"head.weight"}
