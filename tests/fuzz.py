@@ -301,7 +301,7 @@ def simulations(folder: Path) -> Iterator[Call]:
         "schedule": partavg.Schedule.partial(2), "lr": 0.1, "batch": 4, "solver": partavg.SGD(),
         "partition": "channel", "weights": "uniform", "buffers": "part", "participation": None,
         "local": (), "store": "auto", "bank": "device", "pace": None, "delay": 0, "adapt": None,
-        "transform": None, "mix": 0.5,
+        "transform": None, "mix": 0.5, "wire": "int8",
         "engine": "vmapped", "chunk": 0, "precision": "auto", "deterministic": False, "seed": 0,
         "device": "cpu",
     }  # fmt: skip

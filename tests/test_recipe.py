@@ -22,7 +22,7 @@ PAPER = [name for name in NAMES if name.startswith("table")]
 SIZES = {
     "cifar10": (50_000, 10), "cifar100": (50_000, 100), "svhn": (604_388, 10),
     "fashion_mnist": (60_000, 10), "imdb": (25_000, 2), "femnist": (70_000, 62),
-    "fashion_subset": (12_000, 10),
+    "fashion_subset": (12_000, 10), "king_james": (12_800, 256), "imdb_text": (120_000, 256),
 }  # fmt: skip
 
 
@@ -30,6 +30,10 @@ def made(name: str, samples: int, side: int = 8) -> Dataset:
     """Made-up data in the form of a dataset, of small images or short texts."""
     _, classes = SIZES[name]
     generator = torch.Generator().manual_seed(0)
+    if name in ("king_james", "imdb_text"):
+        texts = torch.randint(0, 256, (samples, side + 1), generator=generator, dtype=torch.uint8)
+        pair = Samples(texts[:, :-1], texts[:, 1:])
+        return Dataset(pair, pair.some(slice(8)), classes, torch.arange(samples) % 8)
     targets = torch.arange(samples) % classes
     if name == "imdb":
         inputs = torch.randint(0, 10_000, (samples, side), generator=generator)
@@ -50,6 +54,8 @@ def whole(name: str) -> Dataset:
     sides = {"imdb": 200, "cifar10": 32, "cifar100": 32, "svhn": 32}
     one = made(name, 1, sides.get(name, 28))
     inputs = one.train.inputs.expand(samples, *one.train.inputs.shape[1:])
+    if one.train.tokens:
+        return one._replace(train=Samples(inputs, inputs), writers=torch.arange(samples) % 8)
     writers = torch.arange(samples) % 3500 if name == "femnist" else None
     return one._replace(train=Samples(inputs, torch.arange(samples) % classes), writers=writers)
 

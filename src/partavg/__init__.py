@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from partavg.solvers.adam import adam, adamw
     from partavg.solvers.fednova import FedNova
     from partavg.solvers.fedprox import FedProx
+    from partavg.solvers.muloco import muloco
+    from partavg.solvers.muon import Muon
     from partavg.solvers.outer import Outer, diloco, fedadam, fedavgm
     from partavg.solvers.scaffold import SCAFFOLD
     from partavg.solvers.sgd import SGD
@@ -79,6 +81,7 @@ __all__ = [
     "Layout",
     "Metric",
     "Moment",
+    "Muon",
     "Outer",
     "Participation",
     "Partition",
@@ -120,6 +123,7 @@ __all__ = [
     "iid",
     "load_dataset",
     "load_run",
+    "muloco",
     "register",
     "run",
     "sequential",
@@ -164,6 +168,8 @@ _HOMES = {
     "solvers.adam": "adam adamw",
     "solvers.fednova": "FedNova",
     "solvers.fedprox": "FedProx",
+    "solvers.muloco": "muloco",
+    "solvers.muon": "Muon",
     "solvers.outer": "Outer diloco fedadam fedavgm",
     "solvers.scaffold": "SCAFFOLD",
     "solvers.sgd": "SGD",

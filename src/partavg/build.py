@@ -11,13 +11,20 @@ import torch
 from torch import Tensor, nn
 
 from partavg.backends.checks import device_of
-from partavg.backends.planner import check_fresh, check_needs, check_recut, cut_of, what_is_shared
+from partavg.backends.planner import (
+    check_fresh,
+    check_needs,
+    check_recut,
+    check_wire,
+    cut_of,
+    what_is_shared,
+)
 from partavg.backends.processes import Processes
-from partavg.backends.simulate import Simulation
-from partavg.combinations import check_images, check_words, has_images
+from partavg.backends.simulate import Augment, Simulation
+from partavg.combinations import check_images, check_words, has_images, has_texts
 from partavg.config import Config, Metrics, create
 from partavg.core.adapt import Adapt
-from partavg.core.inputs import call, tensors
+from partavg.core.inputs import Inputs, call, tensors
 from partavg.core.pace import Pace
 from partavg.core.participation import Participation
 from partavg.core.plan import check_delay
@@ -30,7 +37,7 @@ from partavg.data.batches import Batches
 from partavg.data.dataset import Dataset
 from partavg.data.images import Images
 from partavg.data.ownership import Split, checked_split, class_counts
-from partavg.data.samples import shapes
+from partavg.data.samples import shapes, widened
 from partavg.data.split import BY_CLIENT
 from partavg.data.test_split import split_alike, split_by_owner
 from partavg.engines.model import Loss, RowModel
@@ -217,6 +224,7 @@ def simulation(
         pace=pace(config),
         delay=averaging.delay,
         mix=averaging.mix,
+        wire=averaging.wire,
         adapt=adapt(config, full),
         transform=transform(config, data),
         store=config.engine.store,
@@ -230,9 +238,11 @@ def simulation(
     )
 
 
-def transform(config: Config, data: Dataset) -> Images | None:
-    """What the model sees of stored images; None where samples are seen as they are stored."""
+def transform(config: Config, data: Dataset) -> Augment | None:
+    """What the model sees of stored images or texts; None where samples are seen as they are."""
     check_images(config, data)
+    if has_texts(data):
+        return _as_words
     if not has_images(data):
         return None
     options = config.images
@@ -242,6 +252,11 @@ def transform(config: Config, data: Dataset) -> Images | None:
         crop=options.crop,
         flip=options.flip,
     )
+
+
+def _as_words(inputs: Inputs, keys: Tensor | None) -> Inputs:
+    """Tokens as embeddings want them."""
+    return widened(inputs)
 
 
 def check(config: Config, full: Dataset) -> None:
@@ -257,6 +272,7 @@ def check(config: Config, full: Dataset) -> None:
     solver(config)
     policy = adapt(config, full)
     check_fresh(averaging.partition, solver(config), schedule(config), averaging.delay, policy)
+    check_wire(averaging.wire, averaging.partition, put_away=_puts_away(config))
     if policy:
         policy.first(schedule(config))
     rows = RowModel(_model(config, data), loss(config), torch.device("cpu"))
@@ -311,8 +327,9 @@ def _check_fit(model: nn.Module, config: Config, data: Dataset) -> None:
     """Raise a ValueError if a model, a copy, cannot read the samples, or say their classes."""
     few = data.train.some(slice(2))
     seen = few.inputs.float() if has_images(data) else few.inputs
-    targets = few.targets
-    if few.labels is not None and data.classes:
+    seen = widened(seen) if has_texts(data) else seen
+    targets = widened(few.targets)
+    if few.labels is not None and isinstance(targets, Tensor) and data.classes:
         targets = torch.full_like(targets, data.classes - 1)
     try:
         with torch.no_grad():

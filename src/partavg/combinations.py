@@ -12,7 +12,12 @@ from partavg.models import MODELS
 def has_images(data: Dataset) -> bool:
     """Whether inputs are images, kept as bytes."""
     inputs = data.train.inputs
-    return isinstance(inputs, Tensor) and inputs.dtype == torch.uint8
+    return isinstance(inputs, Tensor) and inputs.dtype == torch.uint8 and not has_texts(data)
+
+
+def has_texts(data: Dataset) -> bool:
+    """Whether samples are texts, each token the target of the one before it."""
+    return data.train.tokens is not None
 
 
 def check_images(config: Config, data: Dataset) -> None:
@@ -32,8 +37,11 @@ def check_images(config: Config, data: Dataset) -> None:
 def check_words(config: Config, data: Dataset) -> None:
     """Words are numbers, but only a model with a vocabulary can read them."""
     known = config.model.options.get("words")
-    words = [tensor for tensor in tensors(data.train.inputs) if tensor.dtype == torch.int64]
     ours = MODELS.is_built_in(config.model.name)
+    if ours and (has_texts(data) or config.model.name == "gpt"):
+        _check_texts(config, data)
+        return
+    words = [tensor for tensor in tensors(data.train.inputs) if tensor.dtype == torch.int64]
     if words and known is None and ours:
         raise ValueError(
             f"model.name = {config.model.name!r} cannot read the words of {config.data.name}: "
@@ -49,4 +57,23 @@ def check_words(config: Config, data: Dataset) -> None:
         raise ValueError(
             f"model.name = {config.model.name!r} reads words, and {config.data.name} has none: "
             f"use a model for images"
+        )
+
+
+def _check_texts(config: Config, data: Dataset) -> None:
+    """The next token is said by a model of language alone, and nothing else is."""
+    if config.model.name != "gpt":
+        raise ValueError(
+            f"model.name = {config.model.name!r} cannot say the next token of {config.data.name}: "
+            f"use gpt"
+        )
+    if not has_texts(data) or not data.classes:
+        raise ValueError(
+            f"model.name = 'gpt' says the next token of a text, and {config.data.name} is none: "
+            f"use text, king_james or imdb_text"
+        )
+    if config.loss.name == "cross_entropy":
+        raise ValueError(
+            f"loss.name = 'cross_entropy' is for one class of a sample, and {config.data.name} has "
+            f"one for each token: use next_token"
         )

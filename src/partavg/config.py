@@ -13,6 +13,7 @@ from partavg.core.pace import PACES
 from partavg.core.participation import Redistribution
 from partavg.core.rates import RATES
 from partavg.core.solver import Solver
+from partavg.core.wire_formats import Wire
 from partavg.data import DATASETS
 from partavg.data.dataset import Dataset
 from partavg.data.gather import Store
@@ -88,6 +89,8 @@ class Averaging:
     delay: Annotated[int, Ge(0)] = 0
     mix: Annotated[float, Ge(0), Lt(1)] | None = None
     """Streaming DiLoCo's α: of its own model, what a worker keeps when an average arrives."""
+    wire: Wire = "full"
+    """How messages are rounded."""
 
 
 @dataclass(frozen=True, slots=True)

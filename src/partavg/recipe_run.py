@@ -50,6 +50,7 @@ class Run(Session):
             train=known.train,
             test=known.test,
             test_split=build.test_split(config, data) if options.clients_every else None,
+            bytes_per_token=known.bytes_per_token,
         )
         engine = simulation.engine
         execution = replace(

@@ -1,4 +1,4 @@
-"""Reproduction of the paper's tables: what it reports against what a run here measures."""
+"""Reproduction of tables: what the paper reports against what a run here measures, and studies."""
 
 import csv
 import io
@@ -10,16 +10,23 @@ from statistics import mean, stdev
 from partavg import recipe as recipes
 from partavg.comparison import PlannedRun, planned_runs, results, schemes_of
 from partavg.folder import write_text
+from partavg.metrics.metric import Metric
+from partavg.metrics.table import METRICS
 from partavg.recipe import Recipe
+from partavg.verdict import main_metric
+
+STUDIES = ("lm",)
+"""Folders of recipes that are no tables of the paper, and that nobody reported numbers of."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One scheme of one row: the accuracy the paper reports, and those measured, in %."""
+    """One scheme of one row: the accuracy the paper reports, in %, and what was measured."""
 
     scheme: str
     reported: tuple[float, float] | None
     measured: tuple[float, ...]
+    metric: Metric = METRICS["accuracy"]
 
     @property
     def reported_text(self) -> str:
@@ -31,8 +38,9 @@ class Cell:
         """What was found here."""
         if not self.measured:
             return "–"
-        spread = f" ± {stdev(self.measured):.2f}" if len(self.measured) > 1 else ""
-        return f"{mean(self.measured):.2f}{spread}"
+        form = self.metric.form
+        spread = f" ± {stdev(self.measured):{form}}" if len(self.measured) > 1 else ""
+        return f"{mean(self.measured):{form}}{spread}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +53,17 @@ class TableRow:
     def cells(self) -> list[Cell]:
         """Its schemes, as far as their runs are finished."""
         reported = self.recipe.paper.reported if self.recipe.paper else {}
+        found = results(self.entries)
+        metric = main_metric([result for result in found if result.summaries])
+        metric = METRICS["accuracy"] if reported or metric is None else metric
         return [
-            Cell(result.scheme, reported.get(result.scheme), tuple(result.values("accuracy", 100)))
-            for result in results(self.entries)
+            Cell(
+                result.scheme,
+                reported.get(result.scheme),
+                tuple(result.values(metric.key, metric.scale)),
+                metric,
+            )
+            for result in found
         ]
 
     def sign(self) -> str:
@@ -56,25 +72,40 @@ class TableRow:
         if not {"periodic", "partial"} <= cells.keys():
             return ""
         partial, periodic = cells["partial"], cells["periodic"]
-        assert partial.reported
-        assert periodic.reported
-        reported = partial.reported[0] - periodic.reported[0]
+        reported = (
+            partial.reported[0] - periodic.reported[0]
+            if partial.reported and periodic.reported
+            else None
+        )
+        said = "–" if reported is None else f"{reported:+.2f}"
         if not (partial.measured and periodic.measured):
-            return f"{reported:+.2f} / –"
+            return f"{said} / –"
         if len(partial.measured) != len(periodic.measured):
-            return f"{reported:+.2f} / –, not all seeds finished"
+            return f"{said} / –, not all seeds finished"
         measured = mean(partial.measured) - mean(periodic.measured)
-        if abs(measured) < 0.005:
-            return f"{reported:+.2f} / 0.00"
+        shown = f"{measured:+{partial.metric.form}}"
+        if not float(shown):
+            return f"{said} / {shown[1:]}"
+        if reported is None:
+            return f"{said} / {shown}"
         agrees = "same sign" if reported * measured > 0 else "other sign"
-        return f"{reported:+.2f} / {measured:+.2f}, {agrees}"
+        return f"{said} / {shown}, {agrees}"
 
 
 def select(target: str, words: str | None) -> list[str]:
-    """The names of the recipes of a table, or one recipe; only those with one of the words."""
-    known = [name for name in recipes.names() if name.startswith("table")]
+    """The names of the recipes of a table or study, or one; only those with one of the words."""
+    known = [
+        name
+        for name in recipes.names()
+        if name.startswith("table") or (name.partition("/")[0] in STUDIES and "/" in name)
+    ]
     tables = list(dict.fromkeys(name.partition("/")[0] for name in known))
-    chosen = [name for name in known if target in ("all", name, name.partition("/")[0])]
+    paper = [name for name in known if name.startswith("table")]
+    chosen = (
+        paper
+        if target == "all"
+        else [name for name in known if target in (name, name.partition("/")[0])]
+    )
     if not chosen:
         raise ValueError(
             f"{target!r} is neither a table nor a recipe: use {', '.join(tables)}, all, "
@@ -105,7 +136,7 @@ def planned(
 
 
 _COLUMNS = ("recipe", "scheme", "reported", "reported_deviation", "measured", "measured_deviation",
-            "seeds", "scale")  # fmt: skip
+            "seeds", "scale", "metric")  # fmt: skip
 
 
 def read_csv(path: Path) -> list[list[str]]:
@@ -116,6 +147,8 @@ def read_csv(path: Path) -> list[list[str]]:
         head, *cells = csv.reader(io.StringIO(path.read_text(encoding="utf-8")))
     except (ValueError, csv.Error):
         head, cells = [], []
+    if tuple(head) == _COLUMNS[:-1]:  # of 0.2, where all was accuracy
+        head, cells = list(_COLUMNS), [[*cell, "accuracy"] for cell in cells]
     if tuple(head) != _COLUMNS or any(len(cell) != len(_COLUMNS) for cell in cells):
         raise ValueError(
             f"{path} is no table of results of partavg, and is not overwritten: move it away, or "
@@ -125,7 +158,7 @@ def read_csv(path: Path) -> list[list[str]]:
 
 
 def write_csv(path: Path, rows: Sequence[TableRow]) -> None:
-    """Write every finished cell: recipe, scheme, reported and measured accuracy in %.
+    """Write every finished cell: recipe, scheme, reported and measured, accuracy in %.
 
     Cells of other recipes that were written before stay.
     """
@@ -142,5 +175,6 @@ def write_csv(path: Path, rows: Sequence[TableRow]) -> None:
                 seeds = len(cell.measured)
                 deviation = f"{stdev(cell.measured):.4f}" if seeds > 1 else ""
                 measured = (f"{mean(cell.measured):.4f}", deviation)
-                table.writerow((row.recipe.name, cell.scheme, *reported, *measured, seeds, scale))
+                where = row.recipe.name, cell.scheme
+                table.writerow((*where, *reported, *measured, seeds, scale, cell.metric.key))
     write_text(path, text.getvalue())

@@ -41,7 +41,7 @@ def test_reproducing_rows_of_a_table(root: Path, tmp_path: Path) -> None:
     )  # fmt: skip
     assert "table1/imdb-interval2 (scaled to 0.02 of budget and data)" in done.stdout
     assert "periodic seed 0 scaled 0.02: step 54/54" in done.stdout
-    assert "Accuracy of u_K in % (scaled to 0.02 of budget and data)" in done.stdout
+    assert "Accuracy in % of u_K (scaled to 0.02 of budget and data)" in done.stdout
     row = re.search(r"table1/imdb-interval2 +periodic +88.14 ± 0.1 +([\d.]+) ± ([\d.]+) +(.*)",
                     done.stdout)  # fmt: skip
     assert row is not None
@@ -62,7 +62,9 @@ def test_reproducing_rows_of_a_table(root: Path, tmp_path: Path) -> None:
     assert "90 epochs, scaled to 0.02 of that and of the data" in page
     assert "Scaled to 0.02 of the recipe&#x27;s budget and data" in page
     whole = (tmp_path / "out" / "report.html").read_text()
-    assert "Against the paper: accuracy of u_K in % (scaled to 0.02 of budget and data)" in whole
+    assert (
+        "Accuracy in % of u_K (scaled to 0.02 of budget and data), reported and measured" in whole
+    )
     assert re.search(r"<td>periodic</td><td>88.78 ± [\d.]+</td><td>[\d.]+ ± ", whole)
     assert "table1/imdb-interval4 partial" in whole
     assert not list(tmp_path.rglob("step-*.pt")), "large models would fill the disk"

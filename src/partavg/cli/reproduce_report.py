@@ -10,6 +10,7 @@ from partavg import reproduce as reproducing
 from partavg.report.page import write_page
 from partavg.report.runs import ShownRun, find, load, of_entries
 from partavg.report.table import TextTable
+from partavg.verdict import name
 
 RESULTS = "results.csv"
 """The file with all cells of a reproduction."""
@@ -35,7 +36,7 @@ def table(rows: Sequence[reproducing.TableRow], scale: float) -> Table:
     """What the paper reports beside what was measured."""
     shown = Table(
         box=box.SIMPLE_HEAD,
-        title=f"Accuracy of u_K in %{scaled(scale)}",
+        title=f"{_measured(rows)} of u_K{scaled(scale)}",
         caption="partial − periodic: reported / measured",
         title_justify="left",
         caption_justify="left",
@@ -46,6 +47,13 @@ def table(rows: Sequence[reproducing.TableRow], scale: float) -> Table:
     for line in _cells(rows):
         shown.add_row(*line)
     return shown
+
+
+def _measured(rows: Sequence[reproducing.TableRow]) -> str:
+    """What the numbers of a table are."""
+    metrics = dict.fromkeys(cell.metric for row in rows for cell in row.cells())
+    names = (f"{name(one)}{' in %' if one.unit == '%' else ''}" for one in metrics)
+    return ", ".join(names).capitalize()
 
 
 def page(
@@ -61,7 +69,7 @@ def page(
         for run in of_entries(row.entries, "" if alone else f"{row.recipe.name} ")
     ]
     runs += [_earlier(path, out) for path in before]
-    caption = f"Against the paper: accuracy of u_K in %{scaled(scale)}"
+    caption = f"{_measured(rows)} of u_K{scaled(scale)}, reported and measured"
     cells = [*_cells(rows), *_earlier_cells(out / RESULTS, rows)]
     return runs, [TextTable(caption, _HEAD, cells)]
 

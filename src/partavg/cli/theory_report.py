@@ -133,6 +133,7 @@ class Findings:
             ),
             "averages that arrive late": averaging.delay > 0,
             "averages that are taken over in part": bool(averaging.mix),
+            "messages that are rounded": averaging.wire != "full",
             "columns that are drawn at random": averaging.partition == "fresh",
             "workers of unequal pace": config.pace.name != "even",
             "an interval that changes": config.adapt.name != "fixed",

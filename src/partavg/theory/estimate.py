@@ -22,6 +22,7 @@ from partavg.core.loop import Batch
 from partavg.core.partition import Partition
 from partavg.core.seeds import fold
 from partavg.data.batches import Batches
+from partavg.data.samples import widened
 from partavg.engines.choose import choose
 from partavg.engines.model import Loss, RowModel
 from partavg.theory.bounds import Constants
@@ -147,7 +148,7 @@ def estimate(
         indices, keys = Batches(split, batch, fold(seed, "theory", number))(1)
         indices, keys = indices.to(place), keys.to(place)
         at = itemgetter(indices)
-        return Batch(seen(each(at, inputs), keys), each(at, targets), keys)
+        return Batch(seen(each(at, inputs), keys), widened(each(at, targets)), keys)
 
     computing = choose(engine, 0, rows, point, draw(0)).build(rows)
     sweeps: list[Sweep] = []
@@ -164,7 +165,8 @@ def estimate(
         progress("smoothness", done, len(chosen))
         order = torch.randperm(len(split[worker]), generator=generator)[:_SAMPLES]
         own = itemgetter(split[worker].cpu()[order].to(place))
-        objective = Objective(rows, point[1], seen(each(own, inputs), None), each(own, targets))
+        seen_here, targets_here = seen(each(own, inputs), None), widened(each(own, targets))
+        objective = Objective(rows, point[1], seen_here, targets_here)
         start = torch.randn(partition.size, generator=generator).to(point[0])
         curvatures.append(_curvatures(objective, point[0], start, owners, method))
     progress("smoothness", len(chosen), len(chosen))

@@ -11,6 +11,7 @@ EXAMPLES = """\b
 Examples:
   partavg reproduce table1 --rows cifar10 --seeds 3
   partavg reproduce table3 --rows femnist,imdb-alpha1 --scale 0.05
+  partavg reproduce lm --rows interval32 --seeds 3
   partavg reproduce table1/cifar10-interval8 --out runs/cell --resume
 """
 
@@ -43,10 +44,11 @@ def reproduce(
     resume: bool,
     force: bool,
 ) -> None:
-    """Run the recipes of a TABLE of the paper (table1 to table5, or all) or one recipe.
+    """Run the recipes of a TABLE of the paper (table1 to table5, or all), of lm, or one recipe.
 
     They run one after another, each scheme with each seed; then what the paper reports is printed
-    beside what was measured, with the sign of partial − periodic.
+    beside what was measured, with the sign of partial − periodic. The recipes of lm compare methods
+    that train language models; no paper reports them.
     """
     from dataclasses import replace
 
