@@ -1,8 +1,9 @@
 """What only a GPU can show of the fused engine: that it computes what the loop computes.
 
-    python benchmarks/gpu_check.py
+    python benchmarks/gpu_check.py [MODEL …]
 
-First the bf16 kernels one by one. Then float32 against float64, without tf32: the loop's own error
+First the bf16 kernels of convolutions one by one, and every operation of transformers in bf16 and
+float32 against float64 on the same numbers; an Adam step, too. Then float32 against float64, without tf32: the loop's own error
 stands beside ours, and that of a loop whose weights are shaken by one rounding. The same after 50
 steps, where a network may have magnified both. Then that the same seed gives the same bits. Exit
 code 1 if a check fails.
@@ -12,6 +13,7 @@ import copy
 import sys
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from statistics import median
 from typing import Any
 
@@ -21,17 +23,22 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from partavg.core.loop import Batch, Engine
+from partavg.core.solver import Step
 from partavg.engines.fused import Fused, dispatch
+from partavg.engines.fused.comparison import Setting
 from partavg.engines.fused.convolution.case import Window
 from partavg.engines.fused.convolution.operation import convolve
 from partavg.engines.looped import Looped
 from partavg.engines.model import RowModel
+from partavg.losses import next_token
 from partavg.models import MODELS
+from partavg.solvers.adam import Adam
 
 GPU = torch.device("cuda", 0)
 LIMIT = 1e-5
 CASES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "cnn": ((1, 28, 28), {}),
+    "gpt": ((64,), {"layers": 3, "width": 64, "heads": 2, "dropout": 0.1}),
     "logistic": ((20,), {}),
     "lstm": ((30,), {"dropout": 0.3}),
     "mlp": ((20,), {"batch_norm": True, "dropout": 0.3}),
@@ -53,15 +60,18 @@ def problem(
 ) -> tuple[RowModel, Tensor, Tensor, Batch]:
     """A model, rows a little apart, a batch for each: the same numbers in any dtype."""
     shape, options = CASES[name]
+    loss: Any = next_token if name == "gpt" else F.cross_entropy
     torch.manual_seed(0)
-    model = RowModel(MODELS[name](shape, 10, **options).to(dtype), F.cross_entropy, GPU)
+    model = RowModel(MODELS[name](shape, 10, **options).to(dtype), loss, GPU)
     params, buffers = model.start()
     noise = 0.01 * torch.randn(workers, len(params), dtype=torch.float64)
     inputs = torch.randn(workers, count, *shape)
-    words = torch.randint(0, 10_000, (workers, count, *shape))
+    words = torch.randint(0, {"lstm": 10_000}.get(name, 10), (workers, count, *shape))
+    texts = name in ("lstm", "gpt")
+    targets = words.roll(-1, 2) if name == "gpt" else torch.randint(0, 10, (workers, count))
     batch = Batch(
-        (words if name == "lstm" else inputs.to(dtype)).to(GPU),
-        torch.randint(0, 10, (workers, count)).to(GPU),
+        (words if texts else inputs.to(dtype)).to(GPU),
+        targets.to(GPU),
         torch.arange(workers, device=GPU) + 7,
     )
     return model, params + noise.float().to(GPU, dtype), buffers.repeat(workers, 1), batch
@@ -175,6 +185,49 @@ def kernels(inputs: int, outputs: int, size: int, side: int, stride: int) -> boo
     return good
 
 
+OPERATIONS = ("attention", "embedding", "head_loss", "linear", "rotary", "token_norm")
+"""Of transformers; `reference.py` in their folders is what they are compared with."""
+
+
+def operation(folder: str, dtype: torch.dtype) -> bool:
+    """Outputs and gradients of an operation against its reference in float64."""
+    benchmark = import_module(f"partavg.engines.fused.{folder}.benchmark")
+    torch.manual_seed(0)
+    most = 1e-2 if dtype == torch.bfloat16 else LIMIT
+    worst = 0.0
+    for each in benchmark.comparisons(Setting(GPU, dtype, 3, 8)):
+        exact = each._replace(given=tuple(map(_exactly, each.given)))
+        outer = torch.randn_like(each.operation(*each.given))
+        ours = each.run(each.operation, outer)
+        worst = max(worst, *errors(ours, exact.run(exact.reference, outer.double())))
+    print(f"{'ok  ' if worst <= most else 'FAIL'} {folder} in {dtype}: off by {worst:.0e} at most")
+    return worst <= most
+
+
+def _exactly(given: Tensor) -> Tensor:
+    """The same numbers in float64; words stay what they are."""
+    if not given.is_floating_point():
+        return given
+    return given.detach().double().requires_grad_(given.requires_grad)
+
+
+def adam() -> bool:
+    """Steps of AdamW by its kernel against float64."""
+    ends = []
+    for dtype in (torch.float32, torch.float64):
+        torch.manual_seed(0)
+        solver = Adam(0.9, 0.95, 1e-8, 0.1, decoupled=True)
+        params, *grads = torch.randn(6, 3, 5000).to(GPU, dtype)
+        state = {name: torch.zeros_like(params) for name in ("mean", "square")}
+        for number, grad in enumerate(grads, 1):
+            taken = torch.full((3, 1), number, dtype=torch.float64, device=GPU)
+            solver.step_(params, grad, state, Step(0.1, taken))
+        ends.append(params)
+    error = far(*ends)
+    print(f"{'ok  ' if error <= 1e-6 else 'FAIL'} AdamW, five steps: off by {error:.0e}")
+    return error <= 1e-6
+
+
 class Own(nn.Module):
     """A user's network: blocks before whose ReLU something is added, one of them called twice."""
 
@@ -256,12 +309,18 @@ def main() -> None:
     print(torch.cuda.get_device_name(), torch.__version__)
     print("relative errors of losses, gradients, buffers")
     names = sys.argv[1:] or list(CASES)
-    good = [kernels(*case) for case in CONVS]
-    good += [check(name) for name in names] + [repeats()]
-    good += [
-        together("resnet20", lambda: MODELS["resnet20"]((3, 32, 32), 10)),
-        together("own", Own),
-    ]
+    images = bool({"resnet20", "cnn"} & {*names})
+    good = [kernels(*case) for case in CONVS if images]
+    if "gpt" in names:
+        dtypes = torch.bfloat16, torch.float32
+        good += [operation(folder, dtype) for folder in OPERATIONS for dtype in dtypes] + [adam()]
+    good += [check(name) for name in names]
+    if images:
+        good += [
+            repeats(),
+            together("resnet20", lambda: MODELS["resnet20"]((3, 32, 32), 10)),
+            together("own", Own),
+        ]
     sys.exit(0 if all(good) else 1)
 
 

@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from partavg.core.abilities import abilities
+from partavg.core.joined import are_narrow, gathered, in_one_block
 from partavg.core.partition import Span
 from partavg.core.reduce import Arriving, Reduce, alone, reduced
 from partavg.core.solver import Solver, State, Sync
@@ -41,15 +42,14 @@ def collect(
     be `exact` no number is rounded on its way; buffers and what workers tell never are. A
     `rounding` is one that is simulated: a backend may have its own.
     """
-    encoded, said = params, abilities(solver)
+    said = abilities(solver)
+    encoded, own = params, widths(params)
     if not said.plain:
-        encoded = [
-            solver.encode(rows, {k: v[:, a:b] for k, v in state.items()}, sync)
-            for rows, (a, b) in zip(params, spans, strict=True)
-        ]
+        encoded, own = _encoded(params, state, spans, solver, sync)
     if said.tells:
         encoded = [*encoded, said.tells(sync).to(weights.dtype)]
-    own, others = widths(encoded), widths(buffers)
+        own = [*own, encoded[-1].shape[1]]
+    others = widths(buffers)
     if combine is not None:
         return _combined([*encoded, *buffers], weights, reduce, combine), own + others
     middle, end = sum(own), sum(own) + sum(others)
@@ -62,6 +62,21 @@ def collect(
     weigh_(message[:middle], encoded, weights)
     weigh_(message[middle:end], buffers, weights)
     return reduce(message, key, exact=end if exact else end - middle + told), own + others
+
+
+def _encoded(
+    params: Views, state: State, spans: Sequence[Span], solver: Solver, sync: Sync
+) -> tuple[list[Tensor], list[int]]:
+    """What a solver sends, one after another, and how much of it is about each span."""
+    if are_narrow(params):
+        block = solver.encode(*gathered(params, state, spans), sync)
+        if block.shape[1] == sum(widths(params)):  # a number a column, whatever it is cut into
+            return [block], widths(params)
+    encoded = [
+        solver.encode(rows, {k: v[:, a:b] for k, v in state.items()}, sync)
+        for rows, (a, b) in zip(params, spans, strict=True)
+    ]
+    return encoded, widths(encoded)
 
 
 def _combined(
@@ -98,11 +113,27 @@ def deliver_(
         pieces = torch.split(total[:middle], own)
         if said.tells:
             sync = sync._replace(told=pieces[-1])
-        kind = next((entry.dtype for entry in state.values()), None)
-        for rows, piece, (a, b) in zip(params, pieces[: len(spans)], spans, strict=True):
-            memory = {k: v[:, a:b] for k, v in state.items()}
-            solver.decode_(rows, piece.to(kind or rows.dtype), memory, sync)
+        _decode_(params, pieces[: len(spans)], state, spans, solver, sync)
     spread_(buffers, total[middle:])
+
+
+def _decode_(
+    params: Views,
+    pieces: Sequence[Tensor],
+    state: State,
+    spans: Sequence[Span],
+    solver: Solver,
+    sync: Sync,
+) -> None:
+    """Let a solver make of the sums about each span what it does."""
+    kind = next((entry.dtype for entry in state.values()), None)
+    if are_narrow(params) and [len(piece) for piece in pieces] == widths(params):
+        with in_one_block(params, state, spans) as (rows, memory):
+            solver.decode_(rows, torch.cat(list(pieces)).to(kind or rows.dtype), memory, sync)
+        return
+    for rows, piece, (a, b) in zip(params, pieces, spans, strict=True):
+        memory = {k: v[:, a:b] for k, v in state.items()}
+        solver.decode_(rows, piece.to(kind or rows.dtype), memory, sync)
 
 
 def consensus(

@@ -43,7 +43,7 @@ Views = Slices | list[Tensor]
 
 def weigh_(out: Float[Tensor, "_"], columns: Views, weights: Float[Tensor, "m"]) -> None:
     """The weighted sums of columns, one after another."""
-    if _at_once(columns):
+    if at_once(columns):
         from partavg.kernels import sums as kernels
 
         return kernels.weigh_(out, columns.rows, columns.spans, weights)
@@ -60,7 +60,7 @@ def weigh_(out: Float[Tensor, "_"], columns: Views, weights: Float[Tensor, "m"])
 
 def spread_(columns: Views, total: Float[Tensor, "_"]) -> None:
     """Give all rows the sums, which lie one after another."""
-    if _at_once(columns):
+    if at_once(columns):
         from partavg.kernels import sums as kernels
 
         return kernels.spread_(columns.rows, columns.spans, total)
@@ -69,7 +69,7 @@ def spread_(columns: Views, total: Float[Tensor, "_"]) -> None:
     return None
 
 
-def _at_once(columns: Views) -> TypeGuard[Slices]:
+def at_once(columns: Views) -> TypeGuard[Slices]:
     """Whether one kernel takes all columns: on a GPU, where they are those of one tensor.
 
     There a kernel for each of them would cost more than the sums.
@@ -94,7 +94,7 @@ def widths(columns: Views) -> list[int]:
 
 def squares(rows: Float[Tensor, "m d"], center: Float[Tensor, "d"]) -> Float[Tensor, "d"]:
     """Σ_i (u − x_i)²."""
-    if _at_once(Slices.all_of(rows)):
+    if at_once(Slices.all_of(rows)):
         from partavg.kernels import sums as kernels
 
         return kernels.squares(rows, center)

@@ -29,6 +29,8 @@ SIZES: dict[str, tuple[int, int, int]] = {
 }
 """Layers, width and heads; the names say how many parameters the layers have."""
 
+_LEAST = torch.finfo(torch.float32).eps  # by default it would depend on the type of activations
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -46,7 +48,7 @@ class Shape:
     def normalized(self) -> nn.Module:
         """A normalization of tokens."""
         if self.norm == "rms":
-            return nn.RMSNorm(self.width)
+            return nn.RMSNorm(self.width, eps=_LEAST)
         return nn.LayerNorm(self.width, bias=self.bias)
 
     def linear(self, inputs: int, outputs: int) -> nn.Linear:

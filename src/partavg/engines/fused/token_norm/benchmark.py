@@ -17,29 +17,37 @@ STEPS = 16
 def comparisons(setting: Setting) -> Iterator[Comparison]:
     """One for each layer."""
     for width, adds, biased, rms in LAYERS:
-        x = setting.activations(STEPS, width)
-        added = setting.activations(STEPS, width) if adds else None
-        affine = setting.parameters(width), setting.parameters(width) if biased else None
-        given = x, added, *affine
+        given = {
+            "x": setting.activations(STEPS, width),
+            **({"added": setting.activations(STEPS, width)} if adds else {}),
+            "weight": setting.parameters(width),
+            **({"bias": setting.parameters(width)} if biased else {}),
+        }
         yield Comparison(
             f"{'RMSNorm' if rms else 'LayerNorm'}, {width} wide{', added' if adds else ''}",
-            partial(_operation, given, rms),
-            partial(_reference, given, rms),
-            tuple(tensor for tensor in given if tensor is not None),
+            partial(_operation, tuple(given), rms),
+            partial(_reference, tuple(given), rms),
+            tuple(given.values()),
         )
 
 
-def _operation(given: tuple[Tensor | None, ...], rms: bool, *_: Tensor) -> Tensor:
-    x, added, weight, bias = given
+def _operation(names: tuple[str, ...], rms: bool, *given: Tensor) -> Tensor:
+    x, added, weight, bias = _all_of(names, given)
     assert x is not None
     return torch.stack(operation.normalize(x, added, weight, bias, 1, 1e-5, rms))
 
 
-def _reference(given: tuple[Tensor | None, ...], rms: bool, *_: Tensor) -> Tensor:
-    x, added, weight, bias = given
+def _reference(names: tuple[str, ...], rms: bool, *given: Tensor) -> Tensor:
+    x, added, weight, bias = _all_of(names, given)
     assert x is not None
     total = x if added is None else x + added
     return torch.stack([total, reference.normalize(total, weight, bias, 1, 1e-5, rms)])
+
+
+def _all_of(names: tuple[str, ...], given: tuple[Tensor, ...]) -> list[Tensor | None]:
+    """Whatever was not given is None."""
+    known = dict(zip(names, given, strict=True))
+    return [known.get(name) for name in ("x", "added", "weight", "bias")]
 
 
 if __name__ == "__main__":
