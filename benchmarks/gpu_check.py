@@ -2,11 +2,11 @@
 
     python benchmarks/gpu_check.py [MODEL …]
 
-First the bf16 kernels of convolutions one by one, and every operation of transformers in bf16 and
-float32 against float64 on the same numbers; an Adam step, too. Then float32 against float64, without tf32: the loop's own error
-stands beside ours, and that of a loop whose weights are shaken by one rounding. The same after 50
-steps, where a network may have magnified both. Then that the same seed gives the same bits. Exit
-code 1 if a check fails.
+First the bf16 kernels of convolutions one by one, and what transformers are made of, in bf16 and
+float32 against float64 on the same numbers. Then models in float32 against float64, without tf32:
+the loop's own error stands beside ours, and that of a loop whose weights are shaken by one
+rounding. The same after 50 steps, where a network may have magnified both. Then that the same seed
+gives the same bits. Exit code 1 if a check fails.
 """
 
 import copy

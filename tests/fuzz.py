@@ -225,6 +225,22 @@ def solvers() -> Iterator[Call]:
          "weight_decay": 0.1},
         {**betas, "momentum": {"0.5"}, "keep": share, "weight_decay": natural},
     )  # fmt: skip
+    muon = {"weight_decay": 0.1, "adjust_lr": "original", "bfloat16": False, "adamw": ("head.*",),
+            "adamw_rate": 1.0}  # fmt: skip
+    accepted = {"weight_decay": natural, "adamw_rate": positive, "bfloat16": FLAG,
+                "adamw": {"a list of words", "an empty list"}}  # fmt: skip
+    yield Call(
+        partavg.Muon,
+        {"momentum": 0.9, "nesterov": True, "steps": 5, "eps": 1e-7, "beta1": 0.9, "beta2": 0.9,
+         "adamw_eps": 1e-8, **muon},
+        {"momentum": share, "nesterov": FLAG, "steps": {"10^30"}, "eps": positive, "beta1": share,
+         "beta2": share, "adamw_eps": positive, **accepted},
+    )  # fmt: skip
+    yield Call(
+        partavg.muloco,
+        {"lr": 0.7, "momentum": 0.9, "muon_momentum": 0.9, **muon},
+        {"lr": positive, "momentum": {"0.5"}, "muon_momentum": share, **accepted},
+    )
     yield Call(partavg.abilities, {"solver": partavg.SGD()})
 
 
