@@ -6,13 +6,14 @@ Times are medians after a warm-up, all of one run. Ours is the whole iteration: 
 and augmented, losses, gradients, momentum, a part of the model averaged; one after another as in
 training, and (`waiting_ms`) with the host waiting for the GPU after each. The loop, one nn.Module
 and one torch.optim.SGD per worker, and vmap, with momentum on stacked parameters in bf16, get their
-batches ready made and average nothing.
+batches ready made and average nothing. Language models are in gpu_texts.py.
 """
 
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median, quantiles
@@ -137,15 +138,13 @@ def vmap_compiled(name: str, shape: tuple[int, ...], classes: int, workers: int,
     return iterate
 
 
-def averaging() -> dict[str, Any]:
-    """Averaging one of 8 parts of LEAF's CNN, 128 workers, against copying as many bytes."""
-    layout = partavg.Layout.of(dict(MODELS["cnn"]((1, 28, 28), 62).named_parameters()))
-    partition = by_channel(layout, 8)
-    rows = torch.randn(128, layout.size, device=GPU)
-    weights = torch.full((128,), 1 / 128, device=GPU)
-    clock = torch.ones(128, 1, dtype=torch.float64, device=GPU)
+def averaging(layout: partavg.Layout, partition: partavg.Partition, workers: int) -> dict[str, Any]:
+    """Averaging a part, against copying as many bytes."""
+    rows = torch.randn(workers, layout.size, device=GPU)
+    weights = torch.full((workers,), 1 / workers, device=GPU)
+    clock = torch.ones(workers, 1, dtype=torch.float64, device=GPU)
     sync = Sync(clock, clock, clock)
-    source = torch.randn(128, partition.sizes[0], device=GPU)
+    source = torch.randn(workers, partition.sizes[0], device=GPU)
     target = torch.empty_like(source)
 
     def average() -> None:
@@ -225,6 +224,17 @@ def measure(
     return found
 
 
+def rows(compiled: bool) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+    """What is measured, by title."""
+    import gpu_texts
+
+    for title, name, shape, classes, workers, batch in ROWS:
+        also = compiled and workers == 128
+        yield title, partial(measure, name, shape, classes, workers, batch, also)
+    for title, row in gpu_texts.ROWS.items():
+        yield title, partial(gpu_texts.measure, row)
+
+
 def main() -> None:
     """Run all rows; print them and write them to gpu.json."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -233,19 +243,19 @@ def main() -> None:
     parser.add_argument("--only", default="", help="rows with one of these words")
     arguments = parser.parse_args()
     words = arguments.only.split(",")
+    cnn = partavg.Layout.of(dict(MODELS["cnn"]((1, 28, 28), 62).named_parameters()))
     found: dict[str, Any] = {
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "matrix_tflops": matrix_rate(),
-        "averaging": averaging(),
+        "averaging": averaging(cnn, by_channel(cnn, 8), 128),  # LEAF's
     }
     print(json.dumps(found), flush=True)
-    for title, name, shape, classes, workers, batch in ROWS:
+    for title, measured in rows(compiled=not arguments.skip_compile):
         if not any(word in title for word in words):
             continue
-        compiled = not arguments.skip_compile and workers == 128
         try:
-            found[title] = measure(name, shape, classes, workers, batch, compiled)
+            found[title] = measured()
         except RuntimeError as error:  # the other rows are still worth having
             found[title] = {"error": str(error).splitlines()[0]}
         print(title, json.dumps(found[title]), flush=True)

@@ -1,4 +1,5 @@
 import re
+from itertools import product
 
 import pytest
 import torch
@@ -62,13 +63,23 @@ def test_auto_takes_vmapped_where_launches_dominate(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(choosing, "_seconds", launches_dominate)
     choice = choose("auto", 0, *case(mlp((5,), 3), 64))
     assert (choice.name, choice.chunk) == ("vmapped", 64)
-    assert choice.reason == "looped 4 ms, vmapped 0.12 ms per worker in chunks of 64"
+    assert choice.reason == "looped 4 ms, vmapped 0.12 ms, fused 0.12 ms per worker in chunks of 64"
 
 
-def test_both_engines_are_timed() -> None:
+def test_auto_takes_fused_where_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    def least_of_all(engine: Engine, rows: Rows, batch: Batch) -> float:
+        return launches_dominate(engine, rows, batch) / (2 if isinstance(engine, Fused) else 1)
+
+    monkeypatch.setattr(choosing, "_seconds", least_of_all)
     choice = choose("auto", 0, *case(mlp((5,), 3), 64))
-    assert choice[:2] in (("looped", 1), ("vmapped", 16), ("vmapped", 64))
-    assert re.match(r"looped \S+ ms, vmapped \S+ ms per worker", choice.reason)
+    assert (choice.name, choice.chunk, choice.precision) == ("fused", 64, "fp32")
+    assert isinstance(choice.build(case(mlp((5,), 3), 64)[0]), Fused)
+
+
+def test_all_engines_are_timed() -> None:
+    choice = choose("auto", 0, *case(mlp((5,), 3), 64))
+    assert choice[:2] in (("looped", 1), *product(("vmapped", "fused"), (16, 64)))
+    assert re.match(r"looped \S+ ms, vmapped \S+ ms, fused \S+ ms per worker", choice.reason)
 
 
 def test_auto_takes_looped_when_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +177,7 @@ def test_activation_checkpointing_works_in_a_loop() -> None:
     """Where the backward pass finds the parameters that the forward pass used."""
     module = Checkpointed()
     choice = choose("auto", 0, *case(module, 4))
-    assert choice.name == "looped"
+    assert choice.name in ("looped", "fused")
     assert "vmapped cannot run this model" in choice.reason
     model, (params, buffers), batch = case(module, 4)
     rows = params + torch.arange(4)[:, None] / 10

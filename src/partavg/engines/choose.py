@@ -1,5 +1,6 @@
 """Which engine is right for a model: decided by trying, because no rule of thumb is."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter
 from typing import Literal, NamedTuple, get_args
@@ -57,7 +58,7 @@ def choose(
     precision: Precision = "auto",
     deterministic: bool = False,
 ) -> Choice:
-    """Take the engine called `name`, or for "auto" the fused one on a GPU, else the faster one.
+    """Take the engine called `name`, or for "auto" the fused one on a GPU, else the fastest one.
 
     `chunk` is the number of workers in one pass; 0 leaves it to be chosen too. An engine other
     than the loop is taken only if it was seen to compute what a loop computes. A model that draws
@@ -96,13 +97,19 @@ def choose(
                 raise ValueError(f"{why}; use engine vmapped, looped or auto")
             why += "; "
         problem = _problem("vmapped", model, few, batch, expected)
+        able: list[Choice] = [] if problem else [Choice("vmapped", chunk, "")]
+        if name == "auto" and not few[0].is_cuda:
+            wanted = resolve(precision, model.dtype, few[0].device)
+            if not _problem("fused", model, few, batch, expected):
+                able.append(Choice("fused", chunk, "", wanted, deterministic))
     if name == "vmapped":
         if problem:
             raise ValueError(f"{problem}; use engine looped or auto")
         return Choice("vmapped", min(chunk or workers, workers), "as configured")
-    if problem:
+    if not able:
         return Choice("looped", 1, why + problem)
-    choice = _fastest(chunk, model, start, batch)
+    choice = _fastest(able, model, start, batch)
+    why += f"{problem}; " if problem else ""
     return choice._replace(reason=why + choice.reason)
 
 
@@ -182,23 +189,38 @@ def _fitting(
     return choice._replace(chunk=size, reason=reason)
 
 
-def _fastest(chunk: int, model: RowModel, start: Rows, batch: Batch) -> Choice:
+def _fastest(able: Sequence[Choice], model: RowModel, start: Rows, batch: Batch) -> Choice:
+    """The loop, or one of those that can run a model too, in passes of the best size."""
     workers = len(batch.keys)
-    loop = _seconds(Looped(model, ()), _rows(start, min(_FEW, workers)), batch)
-    sizes = [chunk] if chunk else [_MANY, workers]
+    loop = least = _seconds(Looped(model, ()), _rows(start, min(_FEW, workers)), batch)
+    best, times = Choice("looped", 1, ""), [f"looped {_milliseconds(loop)}"]
+    for engine in able:
+        own, own_least = _in_passes(engine, model, start, batch, loop)
+        times.append(f"{engine.name} {_milliseconds(own_least)}")
+        if own_least < least:
+            best, least = own, own_least
+    said = f"{', '.join(times)} per worker"
+    return best._replace(
+        reason=said if best.name == "looped" else f"{said} in chunks of {best.chunk}"
+    )
+
+
+def _in_passes(
+    engine: Choice, model: RowModel, start: Rows, batch: Batch, loop: float
+) -> tuple[Choice, float]:
+    """An engine with the best number of workers in a pass, and its seconds per worker."""
+    workers = len(batch.keys)
+    sizes = [engine.chunk] if engine.chunk else [_MANY, workers]
     passes: dict[int, float] = {}
     for size in sorted({min(size, workers) for size in sizes}):
         if min(passes.values(), default=loop) <= loop:  # a larger pass of a slow engine is slow
             try:
-                passes[size] = _seconds(Vmapped(model, size), _rows(start, size), batch)
+                made = engine._replace(chunk=size).build(model)
+                passes[size] = _seconds(made, _rows(start, size), batch)
             except RuntimeError:  # out of memory
                 break
     best = min(passes, key=passes.__getitem__, default=1)
-    fastest = passes.get(best, float("inf"))
-    times = f"looped {_milliseconds(loop)}, vmapped {_milliseconds(fastest)} per worker"
-    if loop <= fastest:
-        return Choice("looped", 1, times)
-    return Choice("vmapped", best, f"{times} in chunks of {best}")
+    return engine._replace(chunk=best), passes.get(best, float("inf"))
 
 
 def _milliseconds(seconds: float) -> str:
