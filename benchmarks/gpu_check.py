@@ -13,7 +13,6 @@ import copy
 import sys
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 from statistics import median
 from typing import Any
 
@@ -23,16 +22,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from partavg.core.loop import Batch, Engine
-from partavg.core.solver import Step
 from partavg.engines.fused import Fused, dispatch
-from partavg.engines.fused.comparison import Setting
 from partavg.engines.fused.convolution.case import Window
 from partavg.engines.fused.convolution.operation import convolve
 from partavg.engines.looped import Looped
 from partavg.engines.model import RowModel
 from partavg.losses import next_token
 from partavg.models import MODELS
-from partavg.solvers.adam import Adam
 
 GPU = torch.device("cuda", 0)
 LIMIT = 1e-5
@@ -185,49 +181,6 @@ def kernels(inputs: int, outputs: int, size: int, side: int, stride: int) -> boo
     return good
 
 
-OPERATIONS = ("attention", "embedding", "head_loss", "linear", "rotary", "token_norm")
-"""Of transformers; `reference.py` in their folders is what they are compared with."""
-
-
-def operation(folder: str, dtype: torch.dtype) -> bool:
-    """Outputs and gradients of an operation against its reference in float64."""
-    benchmark = import_module(f"partavg.engines.fused.{folder}.benchmark")
-    torch.manual_seed(0)
-    most = 1e-2 if dtype == torch.bfloat16 else LIMIT
-    worst = 0.0
-    for each in benchmark.comparisons(Setting(GPU, dtype, 3, 8)):
-        exact = each._replace(given=tuple(map(_exactly, each.given)))
-        outer = torch.randn_like(each.operation(*each.given))
-        ours = each.run(each.operation, outer)
-        worst = max(worst, *errors(ours, exact.run(exact.reference, outer.double())))
-    print(f"{'ok  ' if worst <= most else 'FAIL'} {folder} in {dtype}: off by {worst:.0e} at most")
-    return worst <= most
-
-
-def _exactly(given: Tensor) -> Tensor:
-    """The same numbers in float64; words stay what they are."""
-    if not given.is_floating_point():
-        return given
-    return given.detach().double().requires_grad_(given.requires_grad)
-
-
-def adam() -> bool:
-    """Steps of AdamW by its kernel against float64."""
-    ends = []
-    for dtype in (torch.float32, torch.float64):
-        torch.manual_seed(0)
-        solver = Adam(0.9, 0.95, 1e-8, 0.1, decoupled=True)
-        params, *grads = torch.randn(6, 3, 5000).to(GPU, dtype)
-        state = {name: torch.zeros_like(params) for name in ("mean", "square")}
-        for number, grad in enumerate(grads, 1):
-            taken = torch.full((3, 1), number, dtype=torch.float64, device=GPU)
-            solver.step_(params, grad, state, Step(0.1, taken))
-        ends.append(params)
-    error = far(*ends)
-    print(f"{'ok  ' if error <= 1e-6 else 'FAIL'} AdamW, five steps: off by {error:.0e}")
-    return error <= 1e-6
-
-
 class Own(nn.Module):
     """A user's network: blocks before whose ReLU something is added, one of them called twice."""
 
@@ -312,8 +265,9 @@ def main() -> None:
     images = bool({"resnet20", "cnn"} & {*names})
     good = [kernels(*case) for case in CONVS if images]
     if "gpt" in names:
-        dtypes = torch.bfloat16, torch.float32
-        good += [operation(folder, dtype) for folder in OPERATIONS for dtype in dtypes] + [adam()]
+        import gpu_check_texts
+
+        good += gpu_check_texts.checks()
     good += [check(name) for name in names]
     if images:
         good += [

@@ -21,10 +21,10 @@ from partavg.backends.planner import (
 )
 from partavg.backends.processes import Processes
 from partavg.backends.simulate import Augment, Simulation
-from partavg.combinations import check_images, check_words, has_images, has_texts
+from partavg.combinations import check_images, check_words, has_images
 from partavg.config import Config, Metrics, create
 from partavg.core.adapt import Adapt
-from partavg.core.inputs import Inputs, call, tensors
+from partavg.core.inputs import call, tensors
 from partavg.core.pace import Pace
 from partavg.core.participation import Participation
 from partavg.core.plan import check_delay
@@ -37,7 +37,7 @@ from partavg.data.batches import Batches
 from partavg.data.dataset import Dataset
 from partavg.data.images import Images
 from partavg.data.ownership import Split, checked_split, class_counts
-from partavg.data.samples import shapes, widened
+from partavg.data.samples import as_seen, shapes, widened
 from partavg.data.split import BY_CLIENT
 from partavg.data.test_split import split_alike, split_by_owner
 from partavg.engines.model import Loss, RowModel
@@ -239,10 +239,8 @@ def simulation(
 
 
 def transform(config: Config, data: Dataset) -> Augment | None:
-    """What the model sees of stored images or texts; None where samples are seen as they are."""
+    """What the model sees of stored images; None where samples are seen as they are."""
     check_images(config, data)
-    if has_texts(data):
-        return _as_words
     if not has_images(data):
         return None
     options = config.images
@@ -252,11 +250,6 @@ def transform(config: Config, data: Dataset) -> Augment | None:
         crop=options.crop,
         flip=options.flip,
     )
-
-
-def _as_words(inputs: Inputs, keys: Tensor | None) -> Inputs:
-    """Tokens as embeddings want them."""
-    return widened(inputs)
 
 
 def check(config: Config, full: Dataset) -> None:
@@ -326,8 +319,7 @@ def _model(config: Config, data: Dataset) -> nn.Module:
 def _check_fit(model: nn.Module, config: Config, data: Dataset) -> None:
     """Raise a ValueError if a model, a copy, cannot read the samples, or say their classes."""
     few = data.train.some(slice(2))
-    seen = few.inputs.float() if has_images(data) else few.inputs
-    seen = widened(seen) if has_texts(data) else seen
+    seen = few.inputs.float() if has_images(data) else as_seen(few)(few.inputs, None)
     targets = widened(few.targets)
     if few.labels is not None and isinstance(targets, Tensor) and data.classes:
         targets = torch.full_like(targets, data.classes - 1)

@@ -13,7 +13,7 @@ from partavg.core import inputs as trees
 from partavg.core.arguments import check_kind
 from partavg.core.inputs import Inputs
 from partavg.data.convert import as_samples
-from partavg.data.samples import Samples, shapes, widened
+from partavg.data.samples import Samples, as_seen, shapes, widened
 from partavg.engines.model import Loss
 from partavg.registry import mismatch, table
 from partavg.scores.classes import accuracy
@@ -141,7 +141,9 @@ def count(
     """What some samples add to an evaluation."""
     module.eval()
     summed: dict[str, Any] = {}
-    for inputs, stored in _batches(_device(module, samples.inputs), *samples):
+    seen = as_seen(samples)
+    for raw, stored in _batches(_device(module, samples.inputs), *samples):
+        inputs = seen(raw, None)
         targets: Any = widened(stored)
         with _computing(inputs, targets):
             loss.find_out(partial(_some, module, transform, inputs, targets))

@@ -11,13 +11,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partavg import build, iid, load_dataset
+from partavg import Schedule, Simulation, build, iid, load_dataset
 from partavg import recipe as recipes
 from partavg.config import Component
 from partavg.data.dataset import Dataset
 from partavg.data.gather import FromDevice, FromHost, moved
 from partavg.data.samples import Samples, room_of
 from partavg.data.text import Document, documents_of, held_out
+from partavg.evaluation import evaluate
+from partavg.losses import next_token
+from partavg.models import gpt
 
 CPU = torch.device("cpu")
 LINES = "".join(f"line {number} of this text\n" for number in range(200)).encode()
@@ -327,3 +330,21 @@ def test_an_even_split_of_windows(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(LINES)
     data = load(tmp_path, files="a.txt")
     assert [len(own) for own in iid(data.train.targets, 3, 0)] == [85, 85, 84]
+
+
+def test_texts_are_for_simulations_made_in_python_too() -> None:
+    """Tokens are kept as bytes, and embeddings want int64."""
+    data = load_dataset("king_james", context=16)
+    assert data.train.inputs.dtype == torch.uint8
+    torch.manual_seed(0)
+    made = Simulation(
+        gpt((16,), data.classes, size="tiny"), next_token, data.train,
+        iid(data.train.classes, 2, 0), lr=0.01, batch=2, schedule=Schedule(2),
+    )  # fmt: skip
+    for _ in made.train(until=2):
+        pass
+    few = data.test.some(slice(20))
+    with torch.no_grad():
+        expected = next_token(made.consensus()(few.inputs.long()), few.targets.long())
+    assert made.evaluate(few).loss == pytest.approx(float(expected), rel=1e-5)
+    assert evaluate(made.consensus(), next_token, few).loss == made.evaluate(few).loss

@@ -1,5 +1,6 @@
 """Transformers in the fused engine against the loop, in float64: ours and users' own."""
 
+from collections.abc import Callable
 from functools import partial
 from itertools import product
 
@@ -114,6 +115,49 @@ class Own(nn.Module):
 def test_a_users_own(kind: str) -> None:
     torch.manual_seed(0)
     compare(Own(kind))
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: gpt((12,), WORDS, layers=3, width=16, heads=2, dropout=0.2),
+        lambda: gpt((12,), WORDS, layers=2, width=16, heads=2, positions="learned", tied=False),
+        lambda: Encoder(batch_first=True, norm_first=True, dropout=0.2, deep=True),
+    ],
+)
+@pytest.mark.parametrize("headless", [True, False])
+def test_activations_computed_twice(make: Callable[[], nn.Module], headless: bool) -> None:
+    """The same bits, and less that is kept on the way."""
+    torch.manual_seed(0)
+    loss = next_token if headless else lambda x, y: next_token(x, y)
+    model = RowModel(make().double(), loss, CPU)
+    params, buffers = model.start()
+    params = params + 0.05 * torch.randn(3, len(params), dtype=params.dtype)
+    given = (
+        params,
+        buffers.repeat(3, 1),
+        Batch(*torch.randint(0, WORDS, (2, 3, 4, 12)), torch.arange(3)),
+    )
+    kept: list[int] = []
+    found = []
+    for again in (False, True):
+        kept.append(0)
+
+        def count(tensor: Tensor) -> Tensor:
+            kept[-1] += tensor.numel()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+            found.append(run(Fused(model, 3, recompute=again), *given))
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+    assert kept[1] < 0.7 * kept[0], kept
+
+
+def test_batch_norm_is_never_run_twice() -> None:
+    module = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    assert not Program(module).can_recompute
 
 
 def test_words_to_ignore_and_logits_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:

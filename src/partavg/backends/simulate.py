@@ -64,7 +64,7 @@ from partavg.data.batches import Batches
 from partavg.data.convert import as_samples
 from partavg.data.gather import Store, gather_from
 from partavg.data.ownership import checked_split
-from partavg.data.samples import Samples, widened
+from partavg.data.samples import Samples, as_seen, widened
 from partavg.engines.choose import Choice, check_engine, choose
 from partavg.engines.fused.precision import Precision
 from partavg.engines.model import Loss, RowModel
@@ -178,7 +178,7 @@ class Simulation:
         check_wire(wire, partition, aggregate, put_away=put_away)
         self._lr = rate_of(lr)
         self._recompute = buffers == "recompute"
-        self._transform = placed(transform, self._device) or _as_stored
+        self._transform = placed(transform, self._device) or as_seen(known)
         self._seen = _as_evaluated(self._transform)
         near = self._model.dtype, self._device, store
         self._judge = Judge(MeanLoss(loss), self._seen, *near, self._processes)
@@ -463,10 +463,6 @@ class Simulation:
     def _draw(self, step: int) -> tuple[Tensor, Tensor]:
         """The indices of all workers' samples and their keys."""
         return self._batches(step, self.clients(step))
-
-
-def _as_stored(inputs: Any, keys: Tensor | None) -> Any:
-    return inputs
 
 
 def _as_evaluated(transform: Augment) -> Transform:

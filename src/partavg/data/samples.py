@@ -120,6 +120,19 @@ def widened(side: Inputs) -> Inputs:
     return each(lambda tensor: tensor.long() if tensor.dtype in _NARROW else tensor, side)
 
 
+def as_seen(samples: Samples) -> Callable[[Any, Tensor | None], Any]:
+    """What a model sees of samples, where nobody says: tokens as int64, all else as it is kept."""
+    return _as_words if samples.tokens is not None else _as_stored
+
+
+def _as_words(inputs: Inputs, keys: Tensor | None) -> Inputs:
+    return widened(inputs)
+
+
+def _as_stored(inputs: Inputs, keys: Tensor | None) -> Inputs:
+    return inputs
+
+
 def shared(views: Iterable[Tensor]) -> dict[tuple[int, torch.dtype], Tensor]:
     """The memory, flat, of views that overlap each other, as the windows of a text do.
 

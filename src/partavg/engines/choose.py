@@ -36,13 +36,21 @@ class Choice(NamedTuple):
     precision: Precision = "auto"
     """In which the fused engine computes."""
     deterministic: bool = False
+    recompute: bool = False
+    """Whether it keeps but few activations, and computes the others twice."""
     draws: tuple[str, ...] = ()
     """The generators that the model draws from by itself."""
 
     def build(self, model: RowModel) -> Engine:
         """The engine itself."""
         if self.name == "fused":
-            return Fused(model, self.chunk, self.precision, deterministic=self.deterministic)
+            return Fused(
+                model,
+                self.chunk,
+                self.precision,
+                deterministic=self.deterministic,
+                recompute=self.recompute,
+            )
         if self.name == "looped":
             return Looped(model, [name for name in self.draws if name in OTHERS])
         return Vmapped(model, self.chunk)
@@ -87,7 +95,11 @@ def choose(
                 choice = Choice("fused", chunk, "as configured", wanted, deterministic)
                 why = "engine fused needs more memory than the GPU has for one worker"
                 try:
-                    fitting = _fitting(choice, model, few, batch, expected)
+                    for again in (False, True):
+                        tried = choice._replace(recompute=again)
+                        fitting = _fitting(tried, model, few, batch, expected)
+                        if fitting is not None:
+                            break
                 except Exception as error:  # what float32 can, a faster precision may not
                     fitting = None
                     why = f"engine fused cannot run this model in {wanted}: {reason(error)}"
@@ -186,6 +198,7 @@ def _fitting(
     passes = -(-workers // most)
     size = -(-workers // passes)
     reason = f"the model's layers are covered; {size} workers in a pass, {choice.precision}"
+    reason += ", activations computed twice" if choice.recompute else ""
     return choice._replace(chunk=size, reason=reason)
 
 

@@ -22,7 +22,7 @@ from partavg.core.loop import Batch
 from partavg.core.partition import Partition
 from partavg.core.seeds import fold
 from partavg.data.batches import Batches
-from partavg.data.samples import widened
+from partavg.data.samples import Samples, as_seen, widened
 from partavg.engines.choose import choose
 from partavg.engines.model import Loss, RowModel
 from partavg.theory.bounds import Constants
@@ -136,7 +136,7 @@ def estimate(
         )
     place = torch.device(device)
     inputs, targets = (each(partial(Tensor.to, device=place), some) for some in samples)
-    seen: Callable[..., Inputs] = transform or (lambda images, keys: images)
+    seen: Callable[..., Inputs] = transform or as_seen(Samples(*samples))
     rows = RowModel(model, loss, place)
     point = rows.start()
     owners = partition.owners().to(place)

@@ -31,7 +31,8 @@ from partavg.kernels.streams import (
 class Fused:
     """Computes the gradients of `chunk` workers at once; smaller chunks need less memory.
 
-    The module is traced once and run layer by layer on activations of all workers. Raises
+    So do transformers that `recompute` activations, at the price of a second forward pass. The
+    module is traced once and run layer by layer on activations of all workers. Raises
     Uncovered where it has a layer that the engine does not know.
     """
 
@@ -42,6 +43,7 @@ class Fused:
         precision: Precision = "fp32",
         *,
         deterministic: bool = False,
+        recompute: bool = False,
     ) -> None:
         if chunk < 1:
             raise ValueError(f"chunk {chunk} is below 1: use the number of workers for one pass")
@@ -57,6 +59,7 @@ class Fused:
         self._compute = compute_dtype(precision, model.dtype)
         self._exactness = Exactness(tf32=precision == "tf32", deterministic=deterministic)
         self._program = Program(model.skeleton)
+        self._recompute = recompute and self._program.can_recompute
         self._losses = vmap(model.criterion)
         self._criterion = Criterion.of(model.criterion) if self._program.head else None
         self._places = self._written_at_once()
@@ -151,7 +154,7 @@ class Fused:
         tensors = self._tensors(leaves, {**kept, **counted})
         if not isinstance(batch.inputs, Tensor):
             raise Uncovered("inputs of several tensors are not covered")
-        rows = Rows(tensors, batch.keys, self._compute, places)
+        rows = Rows(tensors, batch.keys, self._compute, places, recompute=self._recompute)
         losses = self._losses_of(rows, batch)
         # Rows do not depend on each other: the gradient of the sum is that of each of them.
         with without_side_stream(self._program.shares_parameters):

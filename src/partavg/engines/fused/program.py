@@ -3,8 +3,9 @@
 import copy
 import operator
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from partavg.engines.fused import coverage
 from partavg.engines.fused.convolution.operation import Convolved, norm_then_convolve
 from partavg.engines.fused.fusion import fuse_norms_, fused_norm, pool_before_relu_
 from partavg.engines.fused.norm.parameters import NormParameters
+from partavg.engines.fused.recompute import Piece, cut
 from partavg.engines.fused.rows import Rows
 from partavg.engines.fused.token_fusion import (
     added_norm,
@@ -80,6 +82,11 @@ class Program:
         """Whether a parameter is used more than once: autograd adds its gradients up."""
         return any(count > 1 for count in self._uses().values())
 
+    @property
+    def can_recompute(self) -> bool:
+        """Whether running a piece twice changes nothing: BatchNorm would count it twice."""
+        return not any(self.norms())
+
     def multiplied_once(self) -> set[str]:
         """The names of the weights of products that are used there alone."""
         uses, module = self._uses(), self._layers[""]
@@ -111,16 +118,41 @@ class Program:
 
     def __call__(self, inputs: Tensor, rows: Rows, *, headless: bool = False) -> Any:
         """The module's outputs for all workers, or what its head is given."""
+        head = self.head if headless else None
+        *nodes, end = self._graph.nodes
+        if head is not None:
+            end = next(node for node in nodes if str(node.target) == head)
+            nodes.remove(end)
         values: dict[fx.Node, Any] = {}
+        pieces = cut(nodes, end.all_input_nodes) if rows.recompute else []
+        if len(pieces) > 1:
+            for piece in pieces:
+                given = {node: values[node] for node in piece.needs}
+                found = rows.again(partial(self._run_piece, piece, given, inputs, rows))
+                values |= zip(piece.gives, found, strict=True)
+        else:
+            self._run_all(nodes, values, inputs, rows)
+        return fx.node.map_arg(end.args[0], values.__getitem__)
+
+    def _run_piece(
+        self, piece: Piece, given: dict[fx.Node, Any], inputs: Tensor, rows: Rows
+    ) -> tuple[Any, ...]:
+        """What a piece gives to others."""
+        values = dict(given)
+        self._run_all(piece.nodes, values, inputs, rows)
+        return tuple(values[node] for node in piece.gives)
+
+    def _run_all(
+        self, nodes: Sequence[fx.Node], values: dict[fx.Node, Any], inputs: Tensor, rows: Rows
+    ) -> None:
+        """Run steps one after another, and note what they give."""
         statistics: dict[fx.Node, Any] = {}  # of what convolutions gave
-        for node in self._graph.nodes:
+        for node in nodes:
             if node in values:
                 continue
             args, kwargs = (
                 fx.node.map_arg(given, values.__getitem__) for given in (node.args, node.kwargs)
             )
-            if node.op == "output" or (headless and str(node.target) == self.head):
-                return args[0]
             if node.op == "placeholder":
                 values[node] = rows.cast(inputs)
             elif node.op == "get_attr":
@@ -130,10 +162,10 @@ class Program:
             else:
                 found = self._run(node, rows, args, kwargs)
                 if isinstance(found, Convolved):
-                    values[node], values[node.args[0]], statistics[node] = found
+                    source: Any = node.args[0]
+                    values[node], values[source], statistics[node] = found
                 else:
                     values[node] = found
-        raise AssertionError("a graph ends with its output")
 
     def _attribute(self, name: str, rows: Rows) -> Tensor:
         """A parameter, a buffer, or a constant that the forward pass made."""

@@ -1,10 +1,11 @@
 """What the layers of a program read of the workers, and the keys they draw from."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from partavg.engines.dropout import NEXT
 
@@ -13,7 +14,8 @@ class Rows:
     """Named parameters and buffers of some workers, [m, …] each, for one pass.
 
     `compute` is the dtype of activations and of the weights that multiply them. `gradients` is
-    where the gradients of some parameters may be written, by the parameters' first names.
+    where the gradients of some parameters may be written, by the parameters' first names. With
+    `recompute` activations of pieces are computed twice, not kept.
     """
 
     def __init__(
@@ -22,11 +24,14 @@ class Rows:
         keys: Tensor,
         compute: torch.dtype,
         gradients: Mapping[str, Tensor] | None = None,
+        *,
+        recompute: bool = False,
     ) -> None:
         self._tensors = tensors
         self._keys = keys
         self._gradients = gradients or {}
         self.compute = compute
+        self.recompute = recompute
 
     @property
     def workers(self) -> int:
@@ -68,3 +73,15 @@ class Rows:
         keys = self._keys
         self._keys = keys + NEXT  # int64 tensors wrap around
         return keys
+
+    def again(self, run: Callable[[], Any]) -> Any:
+        """What a function gives, which is called once more for its gradients with `recompute`."""
+        if not self.recompute:
+            return run()
+        keys = self._keys
+
+        def same() -> Any:
+            self._keys = keys  # the same masks of dropout
+            return run()
+
+        return checkpoint(same, use_reentrant=False, preserve_rng_state=False)

@@ -1,5 +1,6 @@
 """nn.MultiheadAttention, and the layers of nn.TransformerEncoder, for all workers at once."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -118,7 +119,8 @@ def run_encoder(
     """Layers one after another."""
     for number, layer in enumerate(encoder.layers):
         own = f"{name}.layers.{number}" if name else f"layers.{number}"
-        x = run_layer(layer, rows, own, x, mask, src_key_padding_mask, bool(is_causal))
+        given = layer, rows, own, x, mask, src_key_padding_mask, bool(is_causal)
+        x = rows.again(partial(run_layer, *given))
     if encoder.norm is None:
         return x
     return norm.run(encoder.norm, rows, f"{name}.norm" if name else "norm", x)
