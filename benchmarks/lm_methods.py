@@ -9,7 +9,7 @@ from partavg.solvers import SOLVERS
 
 LOCAL = {"beta2": 0.95, "weight_decay": 0.1}
 RATES = (1e-3, 2e-3, 4e-3, 8e-3)
-MUON_RATES = (1e-2, 2e-2, 4e-2)
+MUON_RATES = (1e-2, 2e-2, 4e-2, 8e-2)
 OUTER = ((0.7, 0.9), (0.7, 0.6), (1.0, 0.3))
 """Outer rates and momenta that are tried at every rate; 1 and 0 would be no outer step at all."""
 MORE_OUTER = ((1.0, 0.6), (1.0, 0.9))
@@ -38,6 +38,8 @@ OTHERS = (
     Task(interval=96), Task(interval=256), Task(workers=4), Task(workers=16),
     Task(shares="by rating"),
 )  # fmt: skip
+SMALL = Task(size="tiny")
+"""A smaller model, which two cores can train: all methods and settings."""
 LARGE = Task(size="57m")
 """A larger model, with what was best for the small one at half its rate; there is time for one."""
 
@@ -68,10 +70,12 @@ class Method:
 
     def more(self, best: Setting) -> list[Setting]:
         """What is tried next to the best of these."""
-        return [(best[0], *outer) for outer in MORE_OUTER] if self.outer else []
+        return [(best[0], *outer) for outer in MORE_OUTER] if self.outer and best else []
 
     def near(self, best: Setting) -> list[Setting]:
         """What is tried in another task: settings that differ in one number, by a step."""
+        if not best:
+            return []
         place = self.rates.index(best[0])
         close = [(rate, *best[1:]) for rate in self.rates[max(0, place - 1) : place + 2]]
         return close + [(best[0], *o) for o in OUTER if self.outer and o != best[1:]]

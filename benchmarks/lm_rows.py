@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from lm_methods import BASE, LARGE, METHODS, OTHERS, Setting, Task
+from lm_methods import BASE, LARGE, METHODS, OTHERS, SMALL, Setting, Task
 
 CHOSEN_BY, JUDGED_BY = 0, (1, 2, 3)  # seeds
 T_95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}
@@ -79,7 +79,7 @@ HEAD = ("method", "nats a byte", "bits a byte", "perplexity", "against periodic"
 def tables(rows: Rows) -> str:
     """What there is: test losses of the seeds that took no part in the choice."""
     text = []
-    for task in (BASE, *OTHERS, LARGE):
+    for task in (BASE, *OTHERS, SMALL, LARGE):
         lines = [line for name in METHODS if (line := _line(rows, task, name))]
         if lines:
             text += [f"### {task}", "", f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD)]

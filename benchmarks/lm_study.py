@@ -19,7 +19,7 @@ from statistics import mean
 from typing import Any
 
 import torch
-from lm_methods import BASE, FEW, LARGE, METHODS, OTHERS, Setting, Task
+from lm_methods import BASE, FEW, LARGE, METHODS, OTHERS, SMALL, Setting, Task
 from lm_rows import CHOSEN_BY, JUDGED_BY, Rows, tables
 from torch import Tensor
 from torch.nn import functional as F
@@ -134,19 +134,25 @@ Run = tuple[Task, str, Setting, int]
 def plan(rows: Rows, methods: list[str]) -> Iterator[Run]:
     """What is to be run, in an order that makes the most of the time there is."""
     few = [name for name in methods if name in FEW]
-    for name in methods:
-        yield from ((BASE, name, setting, CHOSEN_BY) for setting in METHODS[name].settings())
+    yield from tuning(rows, BASE, methods)
     for task in OTHERS:
         for name in few:
             method = METHODS[name]
             best = rows.chosen(BASE, name, method.settings()) or ()
             yield from ((task, name, setting, CHOSEN_BY) for setting in method.near(best))
         yield from judging(rows, task, few)
-    for name in methods:
-        best = rows.chosen(BASE, name) or ()
-        yield from ((BASE, name, setting, CHOSEN_BY) for setting in METHODS[name].more(best))
     yield from judging(rows, BASE, methods)
+    yield from tuning(rows, SMALL, methods)
+    yield from judging(rows, SMALL, methods)
     yield from ((LARGE, name, rows.chosen(LARGE, name) or (), JUDGED_BY[0]) for name in few)
+
+
+def tuning(rows: Rows, task: Task, methods: list[str]) -> Iterator[Run]:
+    """All settings of every method, and those next to the best of them."""
+    for name in methods:
+        yield from ((task, name, setting, CHOSEN_BY) for setting in METHODS[name].settings())
+        best = rows.chosen(task, name) or ()
+        yield from ((task, name, setting, CHOSEN_BY) for setting in METHODS[name].more(best))
 
 
 def judging(rows: Rows, task: Task, methods: list[str]) -> Iterator[Run]:
@@ -185,7 +191,7 @@ def train(given: argparse.Namespace, rows: Rows, methods: list[str]) -> None:
     study = Study(text, given.steps, given.batch, device, given.engine)
     for run in plan(rows, methods):
         asked = any(words in str(run[0]) for words in given.tasks.split(";"))
-        if not asked or rows.get(*run) is not None:
+        if not asked or not run[2] or rows.get(*run) is not None:
             continue
         if time.perf_counter() - began > given.seconds:
             print("time is up: call again to go on")

@@ -121,7 +121,7 @@ def test_a_reproduction_that_was_stopped_goes_on(root: Path, tmp_path: Path) -> 
 
 def test_what_cannot_be_reproduced_is_said_in_one_sentence(root: Path, tmp_path: Path) -> None:
     for arguments, sentence in (
-        (["table9"], "'table9' is neither a table nor a recipe: use table1, table2"),
+        (["table9"], "'table9' is neither a table nor a recipe: use lm, table1, table2"),
         (["table1", "--rows", "fashion_mnist,x", "--data", "empty"], "fashion_mnist is not in"),
         (["table1", "--rows", "nothing"], "no row of table1 has 'nothing' in its name: there are"),
         (["table1", "--rows", "cifar10", "--data", "empty"], "cifar10 is not in empty: run"),

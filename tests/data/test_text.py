@@ -264,11 +264,12 @@ def test_reviews_are_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         for label in ("neg", "pos"):
             path = tmp_path / "aclImdb" / part / label
             path.mkdir(parents=True)
-            (path / "0_1.txt").write_text(f"A {label} film to {part} on, <br /> no more, no less.")
+            text = f"A {label} film to {part} on, <br /> no more, no less."
+            (path / f"0_{1 if label == 'neg' else 9}.txt").write_text(text)
     data = load_dataset("imdb_text", tmp_path, context=8)
     assert text_of(data.train).startswith(b"A neg film to train on, <br />")
     assert data.writers is not None
-    assert data.writers.unique().tolist() == [0, 1]
+    assert data.writers.unique().tolist() == [0, 1]  # stars
     assert b"test" not in text_of(data.train)
     with pytest.raises(ValueError, match=r"lacks aclImdb/train/neg: run .* there$"):
         load_dataset("imdb_text", tmp_path / "nowhere")

@@ -65,34 +65,35 @@ def _rows(
 
 def _read_texts(root: Path) -> Tensors:
     """Rank the words of the training reviews, ties alphabetical; 0 is a word not among them."""
-    reviews = {folder: _tokens(root / folder) for folder in _FOLDERS}
-    training = chain.from_iterable(reviews[folder] for folder in _FOLDERS[:2])
+    words = {folder: _tokens(root / folder) for folder in _FOLDERS}
+    training = chain.from_iterable(words[folder] for folder in _FOLDERS[:2])
     counts = Counter(chain.from_iterable(training))
     order = sorted(counts, key=lambda word: (-counts[word], word))
     ranks = {word: rank for rank, word in enumerate(order, 1)}
     tensors: Tensors = {}
     for part, folders in {"train": _FOLDERS[:2], "test": _FOLDERS[2:]}.items():
-        texts = [text for folder in folders for text in reviews[folder]]
+        texts = [text for folder in folders for text in words[folder]]
         numbered = [[ranks.get(word, 0) for word in text] for text in texts]
-        labels = [label for label, folder in enumerate(folders) for _ in reviews[folder]]
+        labels = [label for label, folder in enumerate(folders) for _ in words[folder]]
         tensors |= _packed(part, numbered, torch.tensor(labels))
     return tensors
 
 
 def _tokens(folder: Path) -> list[list[str]]:
-    lower = (text.lower() for text in texts(folder))
+    lower = (text.lower() for _, text in reviews(folder))
     return [_WORD.findall(_NOT_A_WORD.sub(" ", text)) for text in lower]
 
 
-def texts(folder: Path) -> Iterator[str]:
-    """The reviews in a folder, as they were written."""
+def reviews(folder: Path) -> Iterator[tuple[str, str]]:
+    """The reviews in a folder as they were written, each with its stars: names end in them."""
     paths = sorted(folder.glob("*.txt"))
     if len(paths) != REVIEWS:
         raise ValueError(
             f"{folder} holds {len(paths)} reviews instead of {REVIEWS}: "
             f"delete it and {SOURCE.remedy}"
         )
-    yield from (path.read_text(encoding="utf-8") for path in paths)
+    for path in paths:
+        yield path.stem.rpartition("_")[2], path.read_text(encoding="utf-8")
 
 
 def _read_keras(root: Path) -> Tensors:

@@ -10,7 +10,7 @@ from partavg.data.tokens import tokenizer_of
 
 
 def load(root: Path, *, context: int = 256, stride: int = 0, tokenizer: str = "bytes") -> Dataset:
-    """The training reviews to train on, the test reviews to test on; bad and good are sources."""
+    """The training reviews to train on, the test reviews to test on; sources are their stars."""
     layout = imdb.SOURCE.layouts[0]
     if lacks := layout.lacks(root):
         raise ValueError(
@@ -22,15 +22,15 @@ def load(root: Path, *, context: int = 256, stride: int = 0, tokenizer: str = "b
     def make() -> Tensors:
         train, test = (
             [
-                Document(folder.rpartition("/")[2], text.encode())
+                Document(stars, text.encode())
                 for folder in layout.files
                 if f"/{part}/" in folder
-                for text in imdb.texts(root / folder)
+                for stars, text in imdb.reviews(root / folder)
             ]
             for part in ("train", "test")
         )
         return encoded(train, test, how)
 
-    about = f"{layout.fingerprint(root)} {tokenizer} {how.words}"
+    about = f"{layout.fingerprint(root)} {tokenizer} {how.words} by stars"
     stored = cache.kept("imdb_text", about, root, make)
     return of_tensors(stored, how.words, context, stride, "imdb_text")
