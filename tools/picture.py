@@ -25,7 +25,14 @@ svg { font-family: system-ui, sans-serif; } text { fill: #6e7781; font-size: 13p
 Points = Iterable[tuple[float, float]]
 
 
-def chart(place: int, title: str, x_label: str, lines: Sequence[tuple[int, Points]]) -> list[str]:
+def chart(
+    place: int,
+    title: str,
+    x_label: str,
+    lines: Sequence[tuple[int, Points]],
+    *,
+    log_x: bool = False,
+) -> list[str]:
     """A chart under its title, the first of a row or a later one; each line has a color's number.
 
     Lines are drawn in their order, the last on top.
@@ -38,7 +45,7 @@ def chart(place: int, title: str, x_label: str, lines: Sequence[tuple[int, Point
     return [
         f'<text class="head" x="{left + 56}" y="20">{escape(title)}</text>',
         f'<svg x="{left}" y="32" width="640" height="300">',
-        draw(Chart("", title, "", x_label, "", drawn)) + "</svg>",
+        draw(Chart("", title, "", x_label, "", drawn, log_x=log_x)) + "</svg>",
     ]
 
 

@@ -13,6 +13,7 @@ import partavg
 from partavg.backends.simulate import Simulation
 from partavg.core.adapt import PostLocal
 from partavg.core.participation import Participation
+from partavg.core.rounded import rounded_sum
 from partavg.core.schedule import Schedule
 from partavg.core.wire_formats import WIRE_FORMATS, Wire
 from partavg.data.batches import Batches
@@ -105,20 +106,29 @@ def test_a_run_that_resumes_is_the_run_without_a_stop(wire: str) -> None:
 
 
 @pytest.mark.parametrize("wire", ROUNDED)
-def test_what_was_sent_and_is_owed_is_the_average(wire: str) -> None:
-    """After a part is averaged, the sum, the workers' debts and the sum's debt are Σ p_i x_i."""
-    rounded, last = simulation(wire, schedule=Schedule.periodic(4), batch=8), torch.empty(0)
-    for step in range(1, 13):
-        before = rounded.workers.owed.get(0, {}).get("late", torch.zeros(1)).sum(0)
-        trained(rounded, step)
-        if step % 4:
-            last = rounded.workers.params.clone()
-            continue
-        assert not torch.equal(last, rounded.workers.params)
-        assert (rounded.workers.params == rounded.workers.params[0]).all(), "all decode the same"
-        owed = rounded.workers.owed[0]
-        torch.testing.assert_close(owed["known"], rounded.workers.params[0], rtol=0, atol=0)
-        assert step == 4 or (owed["late"].sum(0) - before).abs().sum() > 0
+def test_nothing_is_lost(wire: str) -> None:
+    """What all have, and what is owed, are Σ p_i x_i and what was owed before."""
+    torch.manual_seed(0)
+    weights, before = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64), torch.zeros(100)
+    owed: dict[str, Tensor] = {}
+    for number in range(6):
+        messages = torch.randn(4, 103).double()
+        total = rounded_sum(messages, weights, 100, owed=owed, wire=wire)
+        exact = weights @ messages
+        debt = owed["late"].sum(0) + owed["late_sum"][0] if number else before.double()
+        torch.testing.assert_close(total[:100] + debt, exact[:100] + before, rtol=0, atol=1e-13)
+        torch.testing.assert_close(total[100:], exact[100:])
+        assert (debt.abs().sum() > 0) == (number > 0), "the first message is in full"
+        before = debt
+
+
+@pytest.mark.parametrize("wire", ROUNDED)
+def test_all_workers_decode_the_same(wire: str) -> None:
+    made = simulation(wire, schedule=Schedule.periodic(4), batch=8)
+    for step in (4, 8, 12):
+        trained(made, step)
+        assert (made.workers.params == made.workers.params[0]).all()
+        assert torch.equal(made.workers.owed[0]["known"], made.workers.params[0])
 
 
 def test_statistics_and_what_workers_tell_are_exact() -> None:
