@@ -18,6 +18,4 @@ def test_the_tables_are_those_of_the_rows() -> None:
     numbers = page.partition("## Numbers")[2].partition("\n## ")[0]
     shown = [line for line in numbers.splitlines() if line.startswith(("| ", "### "))]
     assert len(shown) > 30
-    assert shown == [
-        line for line in done.stdout.splitlines() if line.startswith(("| ", "### "))
-    ]
+    assert shown == [line for line in done.stdout.splitlines() if line.startswith(("| ", "### "))]

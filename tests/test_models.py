@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from partavg.models import MODELS, cnn, gpt, logistic, lstm, mlp, resnet20, vgg11, wrn16_8, wrn28_10
+from partavg.models.gpt import SIZES
 from partavg.models.wide_resnet import wide_resnet
 
 
@@ -173,3 +174,11 @@ def test_padding_is_a_word_like_any_other() -> None:
 def test_options_that_cannot_work_are_refused(build, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         build()
+
+
+@pytest.mark.parametrize("size", sorted(SIZES.keys() - {"tiny", "gpt2"}))
+def test_names_of_sizes_say_how_many_parameters_layers_have(size: str) -> None:
+    with torch.device("meta"):
+        blocks = gpt((8,), 256, size=size).blocks
+    millions = sum(p.numel() for p in blocks.parameters()) / 1e6
+    assert f"{millions:.0f}m" == size

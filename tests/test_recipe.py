@@ -55,7 +55,8 @@ def whole(name: str) -> Dataset:
     one = made(name, 1, sides.get(name, 28))
     inputs = one.train.inputs.expand(samples, *one.train.inputs.shape[1:])
     if one.train.tokens:
-        return one._replace(train=Samples(inputs, inputs), writers=torch.arange(samples) % 8)
+        targets = one.train.targets.expand(inputs.shape)
+        return one._replace(train=Samples(inputs, targets), writers=torch.arange(samples) % 8)
     writers = torch.arange(samples) % 3500 if name == "femnist" else None
     return one._replace(train=Samples(inputs, torch.arange(samples) % classes), writers=writers)
 

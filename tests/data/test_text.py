@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from partavg import Schedule, Simulation, build, iid, load_dataset
 from partavg import recipe as recipes
 from partavg.config import Component
+from partavg.core.pace import Fixed
 from partavg.data.dataset import Dataset
 from partavg.data.gather import FromDevice, FromHost, moved
 from partavg.data.samples import Samples, room_of
@@ -349,3 +350,59 @@ def test_texts_are_for_simulations_made_in_python_too() -> None:
         expected = next_token(made.consensus()(few.inputs.long()), few.targets.long())
     assert made.evaluate(few).loss == pytest.approx(float(expected), rel=1e-5)
     assert evaluate(made.consensus(), next_token, few).loss == made.evaluate(few).loss
+
+
+def test_the_same_files_under_other_names_have_other_sources(tmp_path: Path) -> None:
+    for name in ("a/1.txt", "a/2.txt", "b/1.txt", "b/2.txt"):
+        path = tmp_path / "corpus" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(LINES)
+    each = tuple(f"corpus/{name}" for name in ("a/1.txt", "a/2.txt", "b/1.txt", "b/2.txt"))
+    for files, sources in (("corpus", 2), (each, 4), ("corpus", 2)):
+        data = load_dataset("text", tmp_path, files=files, context=16)
+        assert data.writers is not None
+        assert len(data.writers.unique()) == sources
+
+
+def test_what_is_a_text() -> None:
+    words = torch.randint(0, 9, (9, 8))
+    assert Samples(words[:, :-1], words[:, 1:]).tokens == 7
+    ignored = words[:, 1:].masked_fill(words[:, 1:] > 5, -100)
+    assert Samples(words[:, :-1], ignored).tokens == 7
+    tags = torch.randint(0, 3, (9, 7))
+    assert Samples(words[:, :-1], tags).tokens is None
+    large = torch.tensor([[40_000, 50_000, 60_000]] * 3).to(torch.uint16)
+    assert Samples(large[:, :-1], large[:, 1:]).tokens == 2
+
+
+def test_transforms_see_the_same_in_training_and_evaluation() -> None:
+    seen = set()
+
+    def transform(inputs: Any, keys: Any) -> Any:
+        seen.add(inputs.dtype)
+        return inputs
+
+    data = load_dataset("king_james", context=16)
+    made = Simulation(
+        gpt((16,), data.classes, size="tiny"), next_token, data.train,
+        iid(data.train.classes, 2, 0), lr=0.01, batch=2, schedule=Schedule(2), transform=transform,
+    )  # fmt: skip
+    for _ in made.train(until=2):
+        pass
+    made.evaluate(data.test.some(slice(4)))
+    assert seen == {torch.int64}
+
+
+def test_tokens_of_workers_that_rest_are_not_seen() -> None:
+    data = load_dataset("king_james", context=16)
+    made = Simulation(
+        gpt((16,), data.classes, size="tiny"), next_token, data.train,
+        iid(data.train.classes, 2, 0), lr=0.01, batch=2, schedule=Schedule(4),
+        pace=Fixed(4, (4, 1), 2),
+    )  # fmt: skip
+    for _ in made.train(until=6):
+        pass
+    assert made.steps_taken() == int(made.workers.taken.sum()) == 6 + 1
+    for _ in made.train(until=8):
+        pass
+    assert made.steps_taken() == 8 + 2

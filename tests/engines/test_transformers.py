@@ -160,6 +160,40 @@ def test_batch_norm_is_never_run_twice() -> None:
     assert not Program(module).can_recompute
 
 
+class Odd(nn.Module):
+    """A head that is called before, too, and a norm whose output nobody uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.norm = nn.Embedding(WORDS, 8), nn.LayerNorm(8)
+        self.unused, self.head = nn.LayerNorm(8), nn.Linear(8, WORDS)
+        self.back = nn.Linear(WORDS, 8)
+
+    def forward(self, words: Tensor) -> Tensor:
+        x = self.words(words)
+        early = self.back(self.head(x))
+        total = x + early
+        self.unused(total)
+        return self.head(self.norm(input=total * 2))
+
+
+def test_a_head_that_is_called_twice() -> None:
+    torch.manual_seed(0)
+    compare(Odd())
+
+
+def test_a_word_outside_the_vocabulary_is_not_a_number() -> None:
+    """Torch raises an error; engines that must not wait for a GPU end with NaN."""
+    model = RowModel(nn.Sequential(nn.Embedding(WORDS, 4), nn.Linear(4, WORDS)), next_token, CPU)
+    params, buffers = model.start()
+    words = torch.randint(0, WORDS, (2, 1, 3, 5))
+    for wrong in (-1, WORDS):
+        words[1, 0, 0, 0] = wrong
+        batch = Batch(*words, torch.arange(1))
+        losses, _ = run(Fused(model, 1), params[None].clone(), buffers[None].clone(), batch)
+        assert losses.isnan().all()
+
+
 def test_words_to_ignore_and_logits_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     monkeypatch.setattr(head_loss, "_MOST", 5 * WORDS)

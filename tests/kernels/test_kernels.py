@@ -180,6 +180,16 @@ def test_a_gpt(options: dict[str, Any]) -> None:
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
+def test_a_norm_that_nobody_uses() -> None:
+    from partavg.engines.fused.token_norm.operation import normalize
+
+    x = torch.randn(2, 3, 4, 16, requires_grad=True)
+    weight = torch.ones(2, 16, requires_grad=True)
+    total, _ = normalize(x, None, weight, None, 1, 1e-5, False)
+    (found,) = torch.autograd.grad(total.sum(), [x])
+    assert torch.equal(found, torch.ones_like(x))
+
+
 @pytest.mark.parametrize("normalize", ["channel", "pixel", "none"])
 @pytest.mark.parametrize("shape", [(3, 4, 3, 32, 32), (2, 3, 1, 28, 28)])
 def test_images(shape, normalize: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,7 +178,7 @@ class Simulation:
         check_wire(wire, partition, aggregate, put_away=put_away)
         self._lr = rate_of(lr)
         self._recompute = buffers == "recompute"
-        self._transform = placed(transform, self._device) or as_seen(known)
+        self._transform = as_seen(known, placed(transform, self._device))
         self._seen = _as_evaluated(self._transform)
         near = self._model.dtype, self._device, store
         self._judge = Judge(MeanLoss(loss), self._seen, *near, self._processes)
@@ -237,6 +237,7 @@ class Simulation:
             wire,
         )
         self._current = CurrentPlan(schedule, adapt, planner)
+        self._taken = 0, 0  # up to which step local steps are counted, and how many they are
 
         start, first = self._model.start(), self._batch(1)
 
@@ -315,6 +316,19 @@ class Simulation:
         """The worker whose samples each row here reads at a step."""
         participation = self._current.plan.participation
         return self._here(participation(step) if participation else np.arange(self.active))
+
+    def steps_taken(self) -> int:
+        """Local steps of all workers together; those that rest take none."""
+        plan, (known, total) = self._current.plan, self._taken
+        if plan.pace is None:
+            return self.workers.step * self.active
+        for step in range(known + 1, self.workers.step + 1):
+            moves = plan.pace(step)
+            total += int(
+                moves[plan.participation(step)].sum() if plan.participation else moves.sum()
+            )
+        self._taken = self.workers.step, total
+        return total
 
     def train(self, until: int, watch: Watch = unwatched) -> Iterator[Record]:
         """Train up to step `until`; yield a record after each iteration."""

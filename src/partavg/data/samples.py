@@ -11,6 +11,7 @@ from partavg.core.inputs import Inputs, count, each, tensors
 
 _LOOKED_AT = 1 << 28  # numbers of an input that are searched for NaN
 _PIECE = 1 << 22
+_SEEN = 4  # samples that tell what they are
 _NARROW = (torch.uint8, torch.int8, torch.uint16, torch.int16, torch.int32)
 _WHOLE = (*_NARROW, torch.int64)
 
@@ -61,12 +62,20 @@ class Samples(NamedTuple):
 
     @property
     def tokens(self) -> int | None:
-        """How many tokens a text has whose targets are the tokens after them; None of others."""
+        """How many tokens a text has whose targets are the tokens after them; None of others.
+
+        A few samples are looked at; negative targets may stand for tokens to ignore.
+        """
         inputs, targets = self
         texts = isinstance(inputs, Tensor) and isinstance(targets, Tensor) and inputs.ndim == 2
-        if not texts or inputs.shape != targets.shape or inputs.dtype != targets.dtype:
+        if not texts or inputs.shape != targets.shape or inputs.dtype not in _WHOLE:
             return None
-        return int(targets.shape[1]) if inputs.dtype in _WHOLE else None
+        if targets.dtype not in _WHOLE or targets.shape[1] < 2:
+            return None
+        here, after = (signed(side)[:_SEEN].long() for side in (inputs, targets))
+        ignored = (after < 0) & (targets.dtype != torch.uint16)
+        follow = (here[:, 1:] == after[:, :-1]) | ignored[:, :-1]
+        return int(targets.shape[1]) if bool(follow.all()) else None
 
     def each(self, function: Callable[[Tensor], Tensor]) -> "Samples":
         """The same samples with a function applied to every tensor."""
@@ -120,16 +129,19 @@ def widened(side: Inputs) -> Inputs:
     return each(lambda tensor: tensor.long() if tensor.dtype in _NARROW else tensor, side)
 
 
-def as_seen(samples: Samples) -> Callable[[Any, Tensor | None], Any]:
-    """What a model sees of samples, where nobody says: tokens as int64, all else as it is kept."""
-    return _as_words if samples.tokens is not None else _as_stored
+Seen = Callable[[Any, Tensor | None], Any]
+"""(stored inputs, keys for what is drawn) -> what the model sees."""
 
 
-def _as_words(inputs: Inputs, keys: Tensor | None) -> Inputs:
-    return widened(inputs)
+def as_seen(samples: Samples, transform: Seen | None = None) -> Seen:
+    """What a model sees of samples: tokens as int64, all else as it is kept; then transformed."""
+    transform = transform or _as_they_are
+    if samples.tokens is None:
+        return transform
+    return lambda inputs, keys: transform(widened(inputs), keys)
 
 
-def _as_stored(inputs: Inputs, keys: Tensor | None) -> Inputs:
+def _as_they_are(inputs: Inputs, keys: Tensor | None) -> Inputs:
     return inputs
 
 

@@ -25,6 +25,7 @@ from partavg.data.tokens import (
     Tokens,
     check_below,
     read_tokens,
+    stamp,
     tokenizer_of,
 )
 from partavg.data.windows import Part, windowed
@@ -57,7 +58,7 @@ def load(
     """Windows [n, context] of tokens, and those after them; as many classes as words.
 
     Without `test_files`, documents with about a share `test` of all bytes are drawn by `seed` and
-    kept for testing or, if all are longer than that, the end of one of them.
+    kept for testing or, if all are longer than that, the end of the longest.
     """
     paths, test_paths = (_found(root, some) for some in (files, test_files))
     if not paths:
@@ -94,8 +95,9 @@ def load(
     if ready == {True} and len(paths) == 1 and len(test_paths) < 2:
         stored = make()  # mapped as it is
     else:
-        about = [_stamp(path) for _, path in (*paths, (None, root / tokenizer), *test_paths)]
-        stored = cache.kept("text", json.dumps([about, len(paths), test, seed]), root, make)
+        named = [[source, *stamp(path)] for source, path in (*paths, *test_paths)]
+        about = json.dumps([named, len(paths), stamp(root / tokenizer), test, seed])
+        stored = cache.kept("text", about, root, make)
     called = ", ".join([files] if isinstance(files, str) else files)
     return of_tensors(stored, max(words, how.words), context, stride, called)
 
@@ -226,12 +228,6 @@ def _found(root: Path, named: Paths) -> list[tuple[str, Path]]:
 
 def _hidden(path: Path) -> bool:
     return any(part.startswith(".") for part in path.parts)
-
-
-def _stamp(path: Path) -> list[str | int]:
-    """What changes when a file does."""
-    known = path.stat() if path.is_file() else None
-    return [str(path), known.st_size, known.st_mtime_ns] if known else [str(path)]
 
 
 def _check_share(test: float) -> None:

@@ -90,6 +90,12 @@ def read_tokens(path: Path) -> Tokens:
     return inside
 
 
+def stamp(path: Path) -> list[str | int]:
+    """What changes when a file does."""
+    known = path.stat() if path.is_file() else None
+    return [str(path), known.st_size, known.st_mtime_ns] if known else [str(path)]
+
+
 def check_below(tokens: Tokens, words: int, what: object) -> None:
     """Raise a ValueError if there is a token outside the vocabulary; looks at all of them."""
     most = max((int(piece.max()) for piece in _pieces(tokens)), default=-1)

@@ -37,7 +37,7 @@ def windowed(
     They are views: inputs and targets together take no more memory than the tokens. A window may
     begin in one document and end in the next, and belongs to the source in which it begins.
     """
-    check_whole("context", context, 1)
+    check_whole("context", context, 2)
     check_whole("stride", stride, 0)
     parts: Sequence[tuple[str, Part, int]] = (
         ("training", train, stride or context),

@@ -95,11 +95,10 @@ def choose(
                 choice = Choice("fused", chunk, "as configured", wanted, deterministic)
                 why = "engine fused needs more memory than the GPU has for one worker"
                 try:
-                    for again in (False, True):
-                        tried = choice._replace(recompute=again)
-                        fitting = _fitting(tried, model, few, batch, expected)
-                        if fitting is not None:
-                            break
+                    fitting = _fitting(choice, model, few, batch, expected)
+                    if fitting is None and Fused(model, 1).can_recompute:
+                        again = choice._replace(recompute=True)
+                        fitting = _fitting(again, model, few, batch, expected)
                 except Exception as error:  # what float32 can, a faster precision may not
                     fitting = None
                     why = f"engine fused cannot run this model in {wanted}: {reason(error)}"
@@ -112,7 +111,7 @@ def choose(
         able: list[Choice] = [] if problem else [Choice("vmapped", chunk, "")]
         if name == "auto" and not few[0].is_cuda:
             wanted = resolve(precision, model.dtype, few[0].device)
-            if not _problem("fused", model, few, batch, expected):
+            if not _problem("fused", model, few, batch, expected, wanted):
                 able.append(Choice("fused", chunk, "", wanted, deterministic))
     if name == "vmapped":
         if problem:
@@ -158,11 +157,18 @@ def _expected(engine: Engine, few: Rows, start: Rows, batch: Batch) -> tuple[Row
     return few, found
 
 
-def _problem(name: EngineName, model: RowModel, few: Rows, batch: Batch, expected: "_Trial") -> str:
+def _problem(
+    name: EngineName,
+    model: RowModel,
+    few: Rows,
+    batch: Batch,
+    expected: "_Trial",
+    precision: Precision = "fp32",
+) -> str:
     """Why an engine cannot run a model, in a few words; nothing if it can."""
     try:
-        found = _try(Choice(name, len(few[0]), "", "fp32").build(model), few, batch)
-        if _agree(expected, found):
+        found = _try(Choice(name, len(few[0]), "", precision).build(model), few, batch)
+        if _agree(expected, found, rounded=precision != "fp32"):
             return ""
         why = "its gradients differ from looped"
     except Exception as error:  # whatever it is, looped can do it

@@ -111,11 +111,11 @@ def _bits_per_byte(at: Moment) -> Value:
 
 
 def _tokens(at: Moment) -> Value:
-    """Of all workers; one that rests, or is away, is not counted."""
+    """Of all workers; one that rests, or is away, sees none."""
     each = at.simulation.samples.tokens
     if each is None or not (at.evaluates or at.step == at.steps):
         return None
-    return at.step * at.simulation.active * at.simulation.batch * each
+    return at.simulation.steps_taken() * at.simulation.batch * each
 
 
 def _train_loss(at: Moment) -> Value:

@@ -24,7 +24,7 @@ SIZES: dict[str, tuple[int, int, int]] = {
     "3m": (4, 256, 4),
     "11m": (6, 384, 6),
     "25m": (8, 512, 8),
-    "57m": (10, 640, 10),
+    "49m": (10, 640, 10),
     "gpt2": (12, 768, 12),
 }
 """Layers, width and heads; the names say how many parameters the layers have."""

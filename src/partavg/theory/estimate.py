@@ -136,7 +136,7 @@ def estimate(
         )
     place = torch.device(device)
     inputs, targets = (each(partial(Tensor.to, device=place), some) for some in samples)
-    seen: Callable[..., Inputs] = transform or as_seen(Samples(*samples))
+    seen: Callable[..., Inputs] = as_seen(Samples(*samples), transform)
     rows = RowModel(model, loss, place)
     point = rows.start()
     owners = partition.owners().to(place)

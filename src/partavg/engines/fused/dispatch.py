@@ -195,7 +195,8 @@ def token_norm(width: int, dtype: torch.dtype, device: Device) -> Norm:
 
 def turns_by_triton(x: Tensor, cos: Tensor, device: Device) -> bool:
     """Whether a kernel turns heads [m, n, heads, t, d]: by the same angles for all workers."""
-    return device.triton and x.dtype != torch.float64 and x.ndim == 5 and cos.stride(0) == 0
+    alike = len(cos) == 1 or cos.stride(0) == 0
+    return device.triton and x.dtype != torch.float64 and x.ndim == 5 and alike
 
 
 def crosses_by_triton(dtype: torch.dtype, device: Device) -> bool:

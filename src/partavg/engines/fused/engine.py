@@ -59,13 +59,18 @@ class Fused:
         self._compute = compute_dtype(precision, model.dtype)
         self._exactness = Exactness(tf32=precision == "tf32", deterministic=deterministic)
         self._program = Program(model.skeleton)
-        self._recompute = recompute and self._program.can_recompute
+        self._recompute = recompute and self.can_recompute
         self._losses = vmap(model.criterion)
         self._criterion = Criterion.of(model.criterion) if self._program.head else None
         self._places = self._written_at_once()
         self._recorded = Recorded(self._pass)
         self._ready = False
         self._ticks, self._cumulative = self._count_batches()
+
+    @property
+    def can_recompute(self) -> bool:
+        """Whether activations can be computed twice."""
+        return self._program.can_recompute
 
     def __call__(
         self, params: Float[Tensor, "m d"], buffers: Float[Tensor, "m b"], batch: Batch

@@ -84,8 +84,10 @@ class Program:
 
     @property
     def can_recompute(self) -> bool:
-        """Whether running a piece twice changes nothing: BatchNorm would count it twice."""
-        return not any(self.norms())
+        """Whether there are pieces that can run twice; BatchNorm would count it twice."""
+        kinds = {type(layer) for layer in self._layers.values()}
+        pieces = any(node.target is added_norm for node in self._graph.nodes)
+        return (pieces or nn.TransformerEncoder in kinds) and not any(self.norms())
 
     def multiplied_once(self) -> set[str]:
         """The names of the weights of products that are used there alone."""
@@ -102,11 +104,16 @@ class Program:
     @property
     def head(self) -> str | None:
         """The name of the linear layer that gives the outputs, if one does."""
-        (output,) = (node for node in self._graph.nodes if node.op == "output")
+        node = self._head()
+        return None if node is None else str(node.target)
+
+    def _head(self) -> fx.Node | None:
+        """The step that it is."""
+        *_, output = self._graph.nodes
         last = output.args[0]
-        if not isinstance(last, fx.Node) or len(last.users) > 1:
+        if not isinstance(last, fx.Node) or len(last.users) > 1 or not last.args:
             return None
-        return str(last.target) if isinstance(self._layer(last), nn.Linear) else None
+        return last if isinstance(self._layer(last), nn.Linear) else None
 
     def _uses(self) -> Counter[int]:
         """How often parameters are used."""
@@ -118,11 +125,11 @@ class Program:
 
     def __call__(self, inputs: Tensor, rows: Rows, *, headless: bool = False) -> Any:
         """The module's outputs for all workers, or what its head is given."""
-        head = self.head if headless else None
         *nodes, end = self._graph.nodes
+        head = self._head() if headless else None
         if head is not None:
-            end = next(node for node in nodes if str(node.target) == head)
-            nodes.remove(end)
+            end = head
+            nodes.remove(head)
         values: dict[fx.Node, Any] = {}
         pieces = cut(nodes, end.all_input_nodes) if rows.recompute else []
         if len(pieces) > 1:

@@ -23,7 +23,7 @@ def fuse_token_norms_(graph: fx.Graph, layers: Mapping[str, nn.Module]) -> None:
     for norm in list(graph.nodes):
         if norm.op != "call_module" or not _is_norm(layers[str(norm.target)]):
             continue
-        given: Any = norm.args[0]
+        given: Any = norm.args[0] if norm.args else norm.kwargs["input"]
         terms = tuple(given.args) if adds(given) else (given, None)
         with graph.inserting_after(given):
             new = graph.call_function(added_norm, (norm.target, *terms))

@@ -57,7 +57,8 @@ def run_heads(
     if query.ndim == 3:
         raise NotImplementedError("attention without an axis of samples is not covered")
     if not layer.batch_first:
-        query, key, value = (each.transpose(1, 2) for each in (query, key, value))
+        turned = {id(each): each.transpose(1, 2) for each in (query, key, value)}
+        query, key, value = (turned[id(each)] for each in (query, key, value))
     projected = _projected(layer, rows, name, query, key, value)
     q, k, v = (_headed(each, layer.num_heads) for each in projected)
     causal = is_causal and key_padding_mask is None and attn_mask is not None
@@ -118,12 +119,19 @@ def run_encoder(
 ) -> Tensor:
     """Layers one after another."""
     for number, layer in enumerate(encoder.layers):
-        own = f"{name}.layers.{number}" if name else f"layers.{number}"
-        given = layer, rows, own, x, mask, src_key_padding_mask, bool(is_causal)
+        given = (
+            layer,
+            rows,
+            f"{name}.layers.{number}",
+            x,
+            mask,
+            src_key_padding_mask,
+            bool(is_causal),
+        )
         x = rows.again(partial(run_layer, *given))
     if encoder.norm is None:
         return x
-    return norm.run(encoder.norm, rows, f"{name}.norm" if name else "norm", x)
+    return norm.run(encoder.norm, rows, f"{name}.norm", x)
 
 
 def _projected(

@@ -8,6 +8,7 @@ from torch import Tensor
 from partavg.engines.fused.rows import Rows
 
 _FEW = 2048  # words for which a product adds gradients up faster than sorting does
+_MOST = 1 << 29  # numbers of its first factor at a time: 1 GiB in bf16
 
 
 def covers(layer: Any) -> bool:
@@ -48,12 +49,22 @@ class Lookup(torch.autograd.Function):
         if ctx.padding >= 0:
             grad = grad.masked_fill((words == ctx.padding)[..., None], 0)
         if grad.is_cuda and height <= _FEW and grad.dtype != ctx.dtype:
-            place = torch.arange(height, device=words.device)[:, None]
-            which = (words[:, None] == place).to(grad.dtype)  # [m, words, n]
-            return torch.bmm(which, grad, out_dtype=ctx.dtype), None, None, None
+            return _by_products(words, grad, height, ctx.dtype), None, None, None
         first = height * torch.arange(workers, device=words.device)[:, None]
         numbers = (words + first).flatten()
         found: Tensor = torch.ops.aten.embedding_dense_backward(
             grad.flatten(0, 1).to(ctx.dtype), numbers, workers * height, -1, False
         )
         return found.view(ctx.shape), None, None, None
+
+
+def _by_products(words: Tensor, grad: Tensor, height: int, dtype: torch.dtype) -> Tensor:
+    """The sums [m, words, e] of gradients [m, n, e] of words [m, n], a few workers at a time."""
+    place = torch.arange(height, device=words.device)[:, None]
+    each = max(1, _MOST // (height * words.shape[1]))
+    pairs = zip(torch.split(words, each), torch.split(grad, each), strict=True)
+    found = [
+        torch.bmm((some[:, None] == place).to(own.dtype), own, out_dtype=dtype)
+        for some, own in pairs
+    ]
+    return found[0] if len(found) == 1 else torch.cat(found)

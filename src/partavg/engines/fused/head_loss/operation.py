@@ -78,7 +78,9 @@ class HeadLoss(torch.autograd.Function):
         low = cast(weight, x.dtype)
         counted = words != ignored
         scale = counted.sum(1).to(weight.dtype).reciprocal()
-        words = torch.where(counted, words, -1)
+        known = (words >= 0) & (words < weight.shape[1])
+        wrong = counted & ~known  # torch says so; a GPU is not asked, but the loss is NaN
+        words = torch.where(counted & known, words, -1)
         dx = torch.empty_like(x)
         dw = torch.empty_like(weight, memory_format=torch.contiguous_format)
         dw = dw if place is None else place
@@ -103,7 +105,7 @@ class HeadLoss(torch.autograd.Function):
                     db[some] += logits.sum(1, dtype=db.dtype)
         ctx.save_for_backward(dx, dw, db)
         ctx.summed = summed
-        return found.sum(1) * scale
+        return found.masked_fill_(wrong, torch.nan).sum(1) * scale
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:

@@ -69,7 +69,7 @@ class TokenNorm(torch.autograd.Function):
         """The gradient of both values, and those of weights and biases."""
         x, weight, statistics = ctx.saved_tensors
         if grad is None:
-            return outer, outer, None, None, None, None
+            return outer, outer if ctx.needs_input_grad[1] else None, None, None, None, None
         workers, count, width = x.shape
         block, tall = _tile(width)
         tiles = triton.cdiv(count, tall)
