@@ -38,7 +38,7 @@ from partavg.data.dataset import Dataset
 from partavg.data.images import Images
 from partavg.data.ownership import Split, checked_split, class_counts
 from partavg.data.samples import as_seen, shapes, widened
-from partavg.data.split import BY_CLIENT
+from partavg.data.split import BY_CLIENT, BY_LABEL
 from partavg.data.test_split import split_alike, split_by_owner
 from partavg.engines.model import Loss, RowModel
 from partavg.own_code import where
@@ -176,6 +176,11 @@ def split(config: Config, data: Dataset) -> Split:
         raise ValueError(
             f"split.name = {config.split.name!r} needs to know whose a sample is, and "
             f"{config.data.name} does not: use femnist, another split, or a Dataset with writers"
+        )
+    if config.split.name in BY_LABEL and data.train.tokens is not None:
+        raise ValueError(
+            f"split.name = {config.split.name!r} deals out classes of samples, and the texts of "
+            f"{config.data.name} have none: use iid, by_quantity or by_client"
         )
     workers = config.training.workers
     owned = create("split", config.split, by, workers, config.training.seed)

@@ -6,6 +6,7 @@ from torch import Tensor
 from partavg.config import Config
 from partavg.core.inputs import tensors
 from partavg.data.dataset import Dataset
+from partavg.losses import LOSSES
 from partavg.models import MODELS
 
 
@@ -72,8 +73,8 @@ def _check_texts(config: Config, data: Dataset) -> None:
             f"model.name = 'gpt' says the next token of a text, and {config.data.name} is none: "
             f"use text, king_james or imdb_text"
         )
-    if config.loss.name == "cross_entropy":
+    if LOSSES.is_built_in(config.loss.name) and config.loss.name != "next_token":
         raise ValueError(
-            f"loss.name = 'cross_entropy' is for one class of a sample, and {config.data.name} has "
-            f"one for each token: use next_token"
+            f"loss.name = {config.loss.name!r} is not for texts, and {config.data.name} is one: "
+            f"use next_token"
         )

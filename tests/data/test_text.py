@@ -15,6 +15,7 @@ from partavg import Schedule, Simulation, build, iid, load_dataset
 from partavg import recipe as recipes
 from partavg.config import Component
 from partavg.core.pace import Fixed
+from partavg.data.convert import as_samples
 from partavg.data.dataset import Dataset
 from partavg.data.gather import FromDevice, FromHost, moved
 from partavg.data.samples import Samples, room_of
@@ -172,8 +173,8 @@ def test_a_tokenizer_of_hugging_face(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "options", "sentence"),
     [
-        (b"", {}, "is empty: give a text"),
-        (b" \n\n", {}, "is empty: give a text"),
+        (b"", {}, "has nothing but white space: give a text"),
+        (b" \n\n", {}, "has nothing but white space: give a text"),
         (b"good \xff bad", {}, "is not UTF-8 at byte 5: save it as UTF-8"),
         (b"short", {}, "a window of context 16 takes 17: give more text"),
         (LINES, {"context": 0}, "context 0"),
@@ -308,7 +309,7 @@ def test_training_goes_on_exactly_where_it_was(tmp_path: Path, store: str) -> No
     ("changed", "name", "sentence"),
     [
         ("model", "mlp", "cannot say the next token of text: use gpt"),
-        ("loss", "cross_entropy", "one for each token: use next_token"),
+        ("loss", "cross_entropy", "is not for texts, and text is one: use next_token"),
         ("data", "fashion_subset", "says the next token of a text, and fashion_subset is none"),
     ],
 )
@@ -406,3 +407,54 @@ def test_tokens_of_workers_that_rest_are_not_seen() -> None:
     for _ in made.train(until=8):
         pass
     assert made.steps_taken() == 8 + 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"files": ("a.txt", "a.txt")},
+        {"files": ("b", "b/c.txt")},
+        {"files": "a.txt", "test_files": "a.txt"},
+        {"files": "a.txt", "test_files": "b/../a.txt"},
+    ],
+)
+def test_nothing_to_test_on_is_trained_on(tmp_path: Path, options: dict[str, Any]) -> None:
+    for name in ("a.txt", "b/c.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(LINES)
+    with pytest.raises(ValueError, match=r"have .*\.txt twice: name it once"):
+        load_dataset("text", tmp_path, context=16, **options)
+
+
+def test_where_files_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, here, home = (tmp_path / name for name in ("root", "here", "home"))
+    for folder in (root, here, home):
+        folder.mkdir()
+        (folder / f"{folder.name}.txt").write_bytes(LINES)
+    (here / "root.txt").write_bytes(b"not this one")
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("HOME", str(home))
+    for files in ("root.txt", "here.txt", "~/home.txt", root / "root.txt", [here / "here.txt"]):
+        data = load_dataset("text", root, files=files, context=16)
+        assert text_of(data.train).startswith(b"line 0 of this text")
+
+
+def test_a_tokenizer_that_does_not_know_all(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    (tmp_path / "a.txt").write_bytes(LINES)
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"line": 0, "of": 7}, unk_token="?"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.save(str(tmp_path / "few.json"))
+    options = {"files": "a.txt", "context": 16}
+    with pytest.raises(ValueError, match=r"few\.json cannot make tokens of the text that begins"):
+        load_dataset("text", tmp_path, tokenizer="few.json", **options)
+    made.add_tokens([f"{number}" for number in range(400)] + ["this", "text"])
+    made.save(str(tmp_path / "more.json"))
+    data = load_dataset("text", tmp_path, tokenizer=tmp_path / "more.json", **options)
+    assert data.classes is not None
+    assert int(data.train.inputs.long().max()) < data.classes, "numbers of tokens have gaps"
+
+
+def test_a_whole_dataset_is_no_samples() -> None:
+    with pytest.raises(ValueError, match=r"whole dataset: give its samples, data\.train or data"):
+        as_samples(load_dataset("king_james"))

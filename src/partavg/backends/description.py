@@ -201,6 +201,12 @@ def _damaged(name: str) -> ValueError:
 def _check_same(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
     for key in {**theirs, **ours}:
         if ours.get(key) != theirs.get(key) and not key.startswith(_FREE):
+            if key.endswith(".sha256"):
+                what = "other samples" if key.startswith("data") else "another split of samples"
+                raise ValueError(
+                    f"the state was saved with {what} than this simulation has ({key}): give the "
+                    f"data as they were, or begin anew"
+                )
             raise ValueError(
                 f"the state was saved with {key} = {theirs.get(key)!r}, and this simulation has "
                 f"{ours.get(key)!r}: make the simulation as it was"

@@ -1,6 +1,8 @@
 """Datasets by name, splits over workers, mini-batches."""
 
+import os
 from collections.abc import Callable
+from os import PathLike
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -53,6 +55,8 @@ SOURCES: dict[str, Source] = {
 def load_dataset(name: str, root: str | Path | None = None, **options: Any) -> Dataset:
     """A dataset by name, from its files under `root` (see docs/data.md for the default).
 
+    Options are those of recipes; paths may be `Path`s.
+
     >>> load_dataset("fashion_subset").shape
     (1, 28, 28)
     """
@@ -61,4 +65,11 @@ def load_dataset(name: str, root: str | Path | None = None, **options: Any) -> D
     load, folder = DATASETS.find(name), data_root(None if root is None else Path(root))
     if problem := mismatch(load, folder, **options):
         raise ValueError(f"data {name!r} cannot be loaded so: {problem}")
-    return load(folder, **options)
+    return load(folder, **{option: _as_in_recipes(value) for option, value in options.items()})
+
+
+def _as_in_recipes(value: Any) -> Any:
+    """Paths as texts, lists as tuples."""
+    if isinstance(value, list | tuple):
+        return tuple(map(_as_in_recipes, value))
+    return os.fspath(value) if isinstance(value, PathLike) else value

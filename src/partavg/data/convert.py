@@ -43,6 +43,8 @@ def as_samples(
     """
     if not isinstance(dtype, torch.dtype | None):
         raise ValueError(f"dtype {shown(dtype)} is none: give torch's, like torch.float32")
+    if all(isinstance(getattr(given, side, None), Samples) for side in ("train", "test")):
+        raise ValueError("this is a whole dataset: give its samples, data.train or data.test")
     chosen = inputs is not None or targets is not None
     if isinstance(given, Samples) and not chosen and given.of_tensors:
         given.check()

@@ -6,7 +6,7 @@ from partavg.data import cache, imdb
 from partavg.data.dataset import Dataset
 from partavg.data.source import Tensors
 from partavg.data.text import Document, encoded, of_tensors
-from partavg.data.tokens import stamp, tokenizer_of
+from partavg.data.tokens import located, stamp, tokenizer_of
 
 
 def load(root: Path, *, context: int = 256, stride: int = 0, tokenizer: str = "bytes") -> Dataset:
@@ -31,6 +31,6 @@ def load(root: Path, *, context: int = 256, stride: int = 0, tokenizer: str = "b
         )
         return encoded(train, test, how)
 
-    about = f"{layout.fingerprint(root)} {stamp(root / tokenizer)} by stars"
+    about = f"{layout.fingerprint(root)} {stamp(located(root, tokenizer))} by stars"
     stored = cache.kept("imdb_text", about, root, make)
     return of_tensors(stored, how.words, context, stride, "imdb_text")

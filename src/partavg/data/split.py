@@ -209,5 +209,7 @@ SPLITS: Names[Callable[..., Split]] = Names(
         "writer": writer,
     },
 )
+BY_LABEL = ("by_label", "dirichlet", "shards")
+"""Those that look at the class of each sample."""
 BY_CLIENT = ("by_client", "writer")
 """Those that take the client of each sample in place of its label."""

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,14 +24,16 @@ from partavg.data.tokens import (
     Tokenizer,
     Tokens,
     check_below,
+    located,
     read_tokens,
     stamp,
     tokenizer_of,
 )
 from partavg.data.windows import Part, windowed
+from partavg.sentences import shown
 
 _BETWEEN = re.compile(rb"^<\|endoftext\|>[ \t]*\r?\n?", re.MULTILINE)
-_REMEDY = "name files or folders, absolute or below the root of data"
+_REMEDY = "name files or folders, absolute, below the root of data or below the current folder"
 
 Paths = str | tuple[str, ...]
 
@@ -60,23 +62,32 @@ def load(
     Without `test_files`, documents with about a share `test` of all bytes are drawn by `seed` and
     kept for testing or, if all are longer than that, the end of the longest.
     """
-    paths, test_paths = (_found(root, some) for some in (files, test_files))
+    paths, test_paths = (
+        _found(root, _listed(some), f"data.{what}")
+        for some, what in ((files, "files"), (test_files, "test_files"))
+    )
     if not paths:
         raise ValueError(f"data.files is empty: {_REMEDY}")
+    _check_once(paths, test_paths)
     if not test_paths:
         _check_share(test)
     check_whole("words", words, 0)
     ready = {path.suffix == TOKEN_FILE for _, path in (*paths, *test_paths)}
     if len(ready) > 1:
         raise ValueError(
-            f"some of data.files end in {TOKEN_FILE} and hold tokens, and some are texts: "
-            f"use one kind"
+            f"some of data.files and data.test_files end in {TOKEN_FILE} and hold tokens, and some "
+            f"are texts: use one kind"
         )
     if ready == {True}:
         if not words:
             raise ValueError(
                 f"{paths[0][1]} holds tokens: set data.words to the size of their vocabulary, "
                 f"50257 for GPT-2's"
+            )
+        if tokenizer != "bytes":
+            raise ValueError(
+                f"{paths[0][1]} holds tokens, and data.tokenizer = {tokenizer!r} is for "
+                f"texts: leave it out"
             )
         how = Tokenizer(words, np.empty(0, np.uint16), _no_text)
     else:
@@ -96,14 +107,19 @@ def load(
         stored = make()  # mapped as it is
     else:
         named = [[source, *stamp(path)] for source, path in (*paths, *test_paths)]
-        about = json.dumps([named, len(paths), stamp(root / tokenizer), test, seed])
+        about = json.dumps([named, len(paths), stamp(located(root, tokenizer)), test, seed])
         stored = cache.kept("text", about, root, make)
-    called = ", ".join([files] if isinstance(files, str) else files)
-    return of_tensors(stored, max(words, how.words), context, stride, called)
+    called, tested = (", ".join(_listed(some)) for some in (files, test_files or files))
+    return of_tensors(stored, max(words, how.words), context, stride, called, tested)
 
 
 def of_tensors(
-    stored: Tensors, words: int, context: int, stride: int = 0, called: str = "text"
+    stored: Tensors,
+    words: int,
+    context: int,
+    stride: int,
+    called: str,
+    tested: str | None = None,
 ) -> Dataset:
     """The windows of what `encoded` made."""
     train, test = (
@@ -111,8 +127,9 @@ def of_tensors(
         for part in ("train", "test")
     )
     length = float(stored["bytes_per_token"]) or None
+    names = called, tested or called
     return windowed(
-        train, test, words, context=context, stride=stride, bytes_per_token=length, called=called
+        train, test, words, context=context, stride=stride, bytes_per_token=length, called=names
     )
 
 
@@ -179,7 +196,7 @@ def _documents(paths: Iterable[tuple[str, Path]]) -> list[Document]:
             ) from None
         inside = list(documents_of(source, text))
         if not inside:
-            raise ValueError(f"{path} is empty: give a text, or leave it out")
+            raise ValueError(f"{path} has nothing but white space: give a text, or leave it out")
         found += inside
     return found
 
@@ -206,18 +223,38 @@ def _cut(text: bytes | Tokens, place: int) -> int:
     return line or place
 
 
-def _found(root: Path, named: Paths) -> list[tuple[str, Path]]:
+def _listed(named: Paths) -> list[str]:
+    """The names that are given, one or several."""
+    several: Any = (named,) if isinstance(named, str) else named
+    if not isinstance(several, tuple) or not all(isinstance(name, str) for name in several):
+        raise ValueError(f"files {shown(named)} are no names: give a path, or a list of them")
+    return [name for name in several if name]
+
+
+def _check_once(paths: Sequence[tuple[str, Path]], test_paths: Sequence[tuple[str, Path]]) -> None:
+    """Nobody may train on what is tested on: refuse files that are named twice."""
+    seen: set[Path] = set()
+    for _, path in (*paths, *test_paths):
+        real = path.resolve()
+        if real in seen:
+            raise ValueError(
+                f"data.files and data.test_files have {path} twice: name it once, so that nothing "
+                f"to test on is trained on"
+            )
+        seen.add(real)
+
+
+def _found(root: Path, named: Sequence[str], setting: str) -> list[tuple[str, Path]]:
     """The files that are meant, each with its source."""
     found: list[tuple[str, Path]] = []
-    for name in [named] if isinstance(named, str) else named:
-        if not name:
-            continue
-        path = root / name
+    for name in named:
+        path = located(root, name)
         if path.is_file():
             found.append((name, path))
             continue
         if not path.is_dir():
-            raise ValueError(f"data.files has {name!r}, and {path} is not there: {_REMEDY}")
+            what = "is neither a file nor a folder" if path.exists() else "is not there"
+            raise ValueError(f"{setting} has {name!r}, and {path} {what}: {_REMEDY}")
         inside = [below for below in sorted(path.rglob("*")) if below.is_file()]
         seen = [below for below in inside if not _hidden(below.relative_to(path))]
         if not seen:

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from partavg.sentences import shown
+
 Tokens = NDArray[Any]
 """Numbers of tokens, unsigned and as narrow as the vocabulary allows."""
 
@@ -32,11 +34,13 @@ def tokenizer_of(name: str, root: Path) -> Tokenizer:
     """Of bytes, or of a file that Hugging Face's `tokenizers` wrote."""
     if name == "bytes":
         return Tokenizer(256, np.array([_END_BYTE], np.uint8), _as_bytes)
-    path = root / name
+    if not isinstance(name, str):
+        raise ValueError(f"tokenizer {shown(name)} is no name: give bytes, or the path of a file")
+    path = located(root, name)
     if not path.is_file():
         raise ValueError(
-            f"tokenizer {name!r} is neither bytes nor a file: give the path of a tokenizer.json, "
-            f"absolute or below {root}"
+            f"tokenizer {name!r} is neither bytes nor a file: give the path of a "
+            f"tokenizer.json, absolute, below {root} or below the current folder"
         )
     try:
         import tokenizers
@@ -50,12 +54,19 @@ def tokenizer_of(name: str, root: Path) -> Tokenizer:
         raise ValueError(
             f"{path} is no file of a tokenizer ({error}): give a tokenizer.json"
         ) from None
-    words = made.get_vocab_size()
+    words = max(made.get_vocab().values()) + 1  # numbers may have gaps
     known = [number for name in _ENDS if (number := made.token_to_id(name)) is not None]
     narrow = narrowest(words)
 
     def encode(text: bytes) -> Tokens:
-        return np.array(made.encode(text.decode(), add_special_tokens=False).ids, narrow)
+        try:
+            ids = made.encode(text.decode(), add_special_tokens=False).ids
+        except Exception as error:
+            raise ValueError(
+                f"{path} cannot make tokens of the text that begins with {text[:30]!r} ({error}): "
+                f"give a tokenizer that knows all of it, or has a token for what is unknown"
+            ) from None
+        return np.array(ids, narrow)
 
     return Tokenizer(words, np.array(known[:1], narrow), encode)
 
@@ -88,6 +99,13 @@ def read_tokens(path: Path) -> Tokens:
             f"{path} holds {len(inside)} tokens, and its header says {count}: get it anew"
         )
     return inside
+
+
+def located(root: Path, name: str) -> Path:
+    """The file or folder that is meant: absolute, below the root, or below the current folder."""
+    path = Path(name).expanduser()
+    below = root / path
+    return path.absolute() if path.exists() and not below.exists() else below
 
 
 def stamp(path: Path) -> list[str | int]:

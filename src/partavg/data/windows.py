@@ -30,7 +30,7 @@ def windowed(
     context: int,
     stride: int = 0,
     bytes_per_token: float | None = None,
-    called: str = "text",
+    called: tuple[str, str] = ("text", "text"),
 ) -> Dataset:
     """Windows of `context` tokens, a new one every `stride`, by default one after the other.
 
@@ -39,15 +39,15 @@ def windowed(
     """
     check_whole("context", context, 2)
     check_whole("stride", stride, 0)
-    parts: Sequence[tuple[str, Part, int]] = (
-        ("training", train, stride or context),
-        ("test", test, context),
+    parts: Sequence[tuple[str, str, Part, int]] = (
+        ("training", called[0], train, stride or context),
+        ("test", called[1], test, context),
     )
     samples, owners = [], []
-    for what, part, apart in parts:
+    for what, name, part, apart in parts:
         if len(part.tokens) <= context:
             raise ValueError(
-                f"the {what} text of {called} has {len(part.tokens)} tokens, and a window of "
+                f"the {what} text of {name} has {len(part.tokens)} tokens, and a window of "
                 f"context {context} takes {context + 1}: give more text, or a shorter context"
             )
         rows = part.tokens.unfold(0, context + 1, apart)

@@ -187,10 +187,11 @@ def gpt(
 
     Samples are `shape[0]` tokens, the longest text that it reads, each below `classes`.
     """
-    if len(shape) != 1:
+    if not isinstance(shape, tuple | list) or len(shape) != 1:
         raise ValueError(
             f"samples of shape {shape} are no texts: use data whose shape is (length,)"
         )
+    check_whole("classes", classes, 1)
     check_choice("size", size, tuple(SIZES))
     check_choice("positions", positions, get_args(Positions))
     check_choice("norm", norm, get_args(Norm))

@@ -87,6 +87,12 @@ class Muon:
 
     def init(self, params: Float[Tensor, "m d"], layout: Layout) -> State:
         """No moments yet."""
+        matrices = any(len(shape) == 2 for shape in layout.shapes)
+        if matrices and not _sorted(layout, self.adamw).matrices:
+            raise ValueError(
+                f"adamw {list(self.adamw)} matches all matrices of the model, and leaves none to "
+                f"Muon: use fewer patterns, or the solver adamw"
+            )
         return self._others.init(params, layout)
 
     def step_(

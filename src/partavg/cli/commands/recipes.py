@@ -18,8 +18,8 @@ Examples:
 def recipes(name: str | None) -> None:
     """List the recipes that come with the package, with what the paper reports for them.
 
-    With the NAME of a table, only those of that table; with the name of a recipe, its text, to
-    edit and run.
+    With the NAME of a table, or of a folder like lm/, only those in it; with the name of a recipe,
+    its text, to edit and run.
     """
     from partavg.cli import output
     from partavg.cli.recipes_table import recipes_table
@@ -28,8 +28,9 @@ def recipes(name: str | None) -> None:
     known = names()
     tables = {recipe.partition("/")[0] for recipe in known if "/" in recipe}
     with output.bad_input():
-        if name is None or name in tables:
-            listed = [recipe for recipe in known if name in (None, recipe.partition("/")[0])]
+        folder = name and name.removesuffix("/")
+        if name is None or (folder in tables and name not in known):
+            listed = [recipe for recipe in known if folder in (None, recipe.partition("/")[0])]
             output.console().print(recipes_table(listed))
         else:
             click.echo(find(name).read_text(encoding="utf-8"), nl=False)

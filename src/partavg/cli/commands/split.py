@@ -47,8 +47,8 @@ def split(
 ) -> None:
     """Show which samples the workers of RECIPE own: how many, of which classes.
 
-    `--plot` draws the number of samples of each class that each worker owns; `--save` keeps the
-    split for other recipes.
+    Of samples without classes, of which clients; of texts, of which sources. `--plot` draws it,
+    `--save` keeps the split for other recipes.
     """
     import torch
 
@@ -68,11 +68,14 @@ def split(
         config = recipes.load(recipe, overrides).config()
         samples = build.scaled(config, create("data", config.data, root(data)))
         owned = build.split(config, samples)
-        labels, classes = samples.train.labels, samples.classes or 1
-        if labels is None or not samples.classes:
-            labels = torch.zeros(samples.train.size, dtype=torch.long)  # all of one kind
-        counts = torch.stack([labels[own].bincount(minlength=classes) for own in owned])
-        click.echo(_picture(counts.tolist()))
+        labels, kinds, noun = samples.train.labels, samples.classes or 1, "classes"
+        if labels is None and samples.writers is not None:
+            labels, noun = samples.writers, "sources" if samples.train.tokens else "clients"
+            kinds = int(labels.max()) + 1
+        elif labels is None or not samples.classes:
+            labels, kinds = torch.zeros(samples.train.size, dtype=torch.long), 1  # all of one kind
+        counts = torch.stack([labels[own].bincount(minlength=kinds) for own in owned])
+        click.echo(_picture(counts.tolist(), noun))
         if config.training.scale != 1:
             click.echo(caveat([{"scale": config.training.scale}]).capitalize())
         if plot:
@@ -84,9 +87,9 @@ def split(
             click.echo(f"saved: {kept}")
 
 
-def _picture(counts: list[list[int]]) -> str:
+def _picture(counts: list[list[int]], noun: str) -> str:
     """A line per worker: its number of samples, and a block per class as high as its share."""
-    lines = ["worker  samples  classes"]
+    lines = [f"worker  samples  {noun}"]
     for worker, row in enumerate(counts):
         highest = max(1, *row)
         blocks = "".join(_BLOCKS[-(-8 * count // highest)] for count in row)
@@ -95,6 +98,6 @@ def _picture(counts: list[list[int]]) -> str:
     classes = [sum(count > 0 for count in row) for row in counts]
     lines.append(
         f"{len(counts)} workers own {min(sizes)} to {max(sizes)} samples of {min(classes)} to "
-        f"{max(classes)} of {len(counts[0])} classes"
+        f"{max(classes)} of {len(counts[0])} {noun}"
     )
     return "\n".join(lines)
