@@ -147,6 +147,8 @@ def test_recipes_are_listed_and_printed(tmp_path: Path) -> None:
     assert "table1" not in only
     text = partavg("recipes", "table1/imdb-interval2", cwd=tmp_path).stdout
     assert text.startswith("# Table 1 of the paper")
+    assert "[solver]" in partavg("recipes", "lm", cwd=tmp_path).stdout, "a recipe and a folder"
+    assert "lm/interval32" in partavg("recipes", "lm/", cwd=tmp_path).stdout
     assert (
         "did you mean 'table1/imdb-interval2'"
         in partavg("recipes", "table1/imdb-interval22", cwd=tmp_path, code=2).stderr
@@ -183,6 +185,15 @@ def test_a_split_is_shown_drawn_and_saved(tmp_path: Path) -> None:
     assert "workers = 3" in (tmp_path / "recipe.toml").read_text()
     wrong = partavg("split", "--set", "split.name=saved", cwd=tmp_path, code=2)
     assert "'' is not a saved split" in wrong.stderr
+
+
+def test_a_split_of_texts_is_one_of_sources(tmp_path: Path) -> None:
+    own = partavg("split", "lm", "--set=split.name=by_client", cwd=tmp_path).stdout
+    assert own.endswith("8 workers own 413 to 3222 samples of 1 to 1 of 8 sources\n")
+    mixed = partavg("split", "lm", cwd=tmp_path).stdout
+    assert mixed.endswith("samples of 8 to 8 of 8 sources\n")
+    refused = partavg("split", "lm", "--set=split.name=shards", cwd=tmp_path, code=2).stderr
+    assert "have none: use iid, by_quantity or by_client" in refused
 
 
 def test_timings_are_shown(tmp_path: Path) -> None:
