@@ -55,7 +55,7 @@ SOURCES: dict[str, Source] = {
 def load_dataset(name: str, root: str | Path | None = None, **options: Any) -> Dataset:
     """A dataset by name, from its files under `root` (see docs/data.md for the default).
 
-    Options are those of recipes; paths may be `Path`s.
+    Options are those of recipes; files may be named by a `Path`, too.
 
     >>> load_dataset("fashion_subset").shape
     (1, 28, 28)
