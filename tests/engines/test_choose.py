@@ -49,11 +49,6 @@ def case(module: nn.Module, workers: int):
     return model, model.start(), batch
 
 
-@pytest.fixture(autouse=True)
-def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choosing, "_MOMENT", 0.02)
-
-
 def launches_dominate(engine: Engine, rows: Rows, batch: Batch) -> float:
     """Seconds per worker on a machine where a pass takes as long for many as for one."""
     return 0.004 if isinstance(engine, Looped) else 0.008 / len(rows[0])

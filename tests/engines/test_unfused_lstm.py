@@ -6,7 +6,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from partavg.core.loop import Batch
-from partavg.engines import choose as choosing
 from partavg.engines.choose import choose
 from partavg.engines.looped import Looped
 from partavg.engines.model import RowModel
@@ -87,9 +86,8 @@ def test_packed_sequences_are_looped_over() -> None:
     assert "vmapped cannot run this model" in choice.reason
 
 
-def test_auto_takes_the_faster_engine_for_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_takes_the_faster_engine_for_texts() -> None:
     """And both draw the same dropout masks, in float32 as well."""
-    monkeypatch.setattr(choosing, "_MOMENT", 0.02)
     torch.manual_seed(0)
     model = RowModel(lstm((6,), 3, words=20, width=4, dropout=0.5), F.cross_entropy, CPU)
     texts = torch.randint(0, 20, (4, 5, 6))

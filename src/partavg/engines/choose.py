@@ -22,7 +22,7 @@ from partavg.sentences import reason, shown
 
 EngineName = Literal["auto", "looped", "vmapped", "fused"]
 _FEW, _MANY = 2, 16  # rows to try a loop and a pass on
-_MOMENT = 0.2  # seconds to spend on timing one engine
+_MOMENT = 0.1  # seconds to spend on timing one engine
 _KEPT = 4  # tensors of the parameters' size to leave room for: they, momentum, and two more
 _SHARE = 0.85  # of the free memory that may be used
 
