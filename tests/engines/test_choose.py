@@ -1,5 +1,6 @@
 import re
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,8 @@ from partavg.engines.fused import Fused
 from partavg.engines.looped import Looped
 from partavg.engines.model import RowModel
 from partavg.kernels import backend
-from partavg.models import mlp
+from partavg.losses import next_token
+from partavg.models import gpt, mlp
 
 
 class Branch(nn.Module):
@@ -266,3 +268,20 @@ def test_trying_changes_nothing() -> None:
     before = [row.clone() for row in start]
     choose("auto", 0, model, start, batch)
     assert all(torch.equal(a, b) for a, b in zip(start, before, strict=True))
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_activations_are_computed_twice_where_no_worker_fits(
+    monkeypatch: pytest.MonkeyPatch, fits: bool
+) -> None:
+    def fitting(choice: choosing.Choice, *rest: Any) -> choosing.Choice | None:
+        return choice._replace(chunk=1) if fits or choice.recompute else None
+
+    monkeypatch.setattr(choosing, "_fitting", fitting)
+    texts = torch.randint(0, 9, (2, 3, 8))
+    model = RowModel(gpt((8,), 9, layers=1, width=8, heads=1), next_token, torch.device("cpu"))
+    batch = Batch(texts, texts.roll(-1, 2), torch.arange(2))
+    assert choose("fused", 0, model, model.start(), batch).recompute is not fits
+    if not fits:
+        with pytest.raises(ValueError, match="needs more memory than the GPU has"):
+            choose("fused", 0, *case(mlp((5,), 3), 4))  # which has nothing to cut
