@@ -252,11 +252,16 @@ def data() -> Iterator[Call]:
     for cut, options, accepts in (
         (partavg.iid, {}, {"labels": anything}),
         (partavg.by_quantity, {"alpha": 1.0, "minimum": 1}, {"labels": anything}),
-        (partavg.dirichlet, {"alpha": 1.0, "balanced": True, "minimum": 1}, {"labels": numbers}),
+        (
+            partavg.dirichlet,
+            {"alpha": 1.0, "balanced": True, "minimum": 1, "labels": "true"},
+            {"targets": numbers},
+        ),
         (partavg.shards, {}, {}),
         (partavg.by_label, {"classes": 2, "minimum": 1}, {}),
     ):
-        given = {"labels": labels, "workers": 2, "seed": 0, **options}
+        samples = "targets" if cut is partavg.dirichlet else "labels"
+        given = {samples: labels, "workers": 2, "seed": 0, **options}
         taken = {"seed": WHOLE, "alpha": alpha, "balanced": FLAG, "minimum": {"0"}}
         yield Call(cut, given, {**taken, **accepts})
     words = {"a list of words", "an array", "a mask"}

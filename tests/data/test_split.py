@@ -69,6 +69,21 @@ def test_balanced_keeps_workers_from_growing_past_their_share() -> None:
     assert max(sizes[True]) < 1000 / 8 + 100
 
 
+def test_permuted_labels_keep_the_sizes_and_make_the_classes_even() -> None:
+    labels = torch.arange(10).repeat(1000)
+    true, permuted, again, other = (
+        dirichlet(labels, 8, seed, alpha=0.1, balanced=False, labels=kind)
+        for seed, kind in ((0, "true"), (0, "permuted"), (0, "permuted"), (1, "permuted"))
+    )
+    assert [len(own) for own in permuted] == [len(own) for own in true]
+    assert max(map(len, permuted)) > 4 * min(map(len, permuted)), "alpha makes the sizes uneven"
+    for own in permuted:
+        expected, found = len(own) / 10, labels[own].bincount(minlength=10)
+        assert (found - expected).abs().max() < 5 * expected**0.5
+    assert all(torch.equal(a, b) for a, b in zip(permuted, again, strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(permuted, other, strict=True))
+
+
 def test_every_worker_gets_the_minimum() -> None:
     assert min(len(s) for s in dirichlet(LABELS, 20, 0, alpha=0.3, minimum=25)) >= 25
 

@@ -3,14 +3,14 @@
 import math
 from collections.abc import Callable
 from numbers import Real
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from partavg.core.arguments import check_flag, check_whole
+from partavg.core.arguments import check_choice, check_flag, check_whole
 from partavg.core.seeds import fold
 from partavg.data.clients import by_client, writer
 from partavg.data.ids import class_labels, how_many
@@ -20,6 +20,9 @@ from partavg.registry import Names
 from partavg.sentences import shown
 
 _TRIES = 1000
+
+Labels = Literal["true", "permuted"]
+"""Whether a split goes by the labels, or by the same labels on samples drawn at random."""
 
 
 def iid(labels: Any, workers: int, seed: int) -> Split:
@@ -58,29 +61,34 @@ def by_quantity(
 
 
 def dirichlet(
-    labels: Any,
+    targets: Any,
     workers: int,
     seed: int,
     *,
     alpha: float = 0.5,
     balanced: bool = True,
     minimum: int = 10,
+    labels: Labels = "true",
 ) -> Split:
     """Deal each class out in proportions drawn from Dir(alpha): small alpha, few classes each.
 
     `balanced` gives no more to a worker that already owns n / workers samples. The whole draw is
-    repeated until every worker owns at least `minimum` samples.
+    repeated until every worker owns at least `minimum` samples. `labels="permuted"` shuffles the
+    labels first: the sizes stay as uneven as they are, and all workers own the same mixture.
 
-    >>> labels = torch.arange(600) % 3
-    >>> owned = dirichlet(labels, workers=4, seed=0, alpha=0.1)
+    >>> targets = torch.arange(600) % 3
+    >>> owned = dirichlet(targets, workers=4, seed=0, alpha=0.1)
     >>> sum(map(len, owned)), min(map(len, owned)) >= 10
     (600, True)
     """
-    known = class_labels(labels)
+    known = class_labels(targets)
     check_workers(len(known), workers, minimum)
     _check_alpha(alpha)
     check_flag("balanced", balanced)
+    check_choice("labels", labels, get_args(Labels))
     generator = _generator(seed)
+    if labels == "permuted":  # by numbers of their own, so that the sizes are those of true labels
+        known = np.random.default_rng(fold(seed, "permuted labels")).permutation(known)
     classes = [np.flatnonzero(known == c) for c in np.unique(known)]
     for _ in range(_TRIES):
         owned = _deal(classes, workers, alpha, balanced, generator)
