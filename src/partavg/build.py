@@ -59,7 +59,9 @@ def steps(config: Config, data: Dataset) -> int:
 
 
 def scaled(config: Config, data: Dataset) -> Dataset:
-    """The data of a run: less of it, where the config asks for a scaled trial."""
+    """The data of a run: less of it in a scaled trial, a part of it held out for validation."""
+    if config.training.validation:
+        data = data.held_out(config.training.validation)
     scale = config.training.scale
     if scale == 1:
         return data

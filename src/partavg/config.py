@@ -50,6 +50,8 @@ class Training:
     lr: Annotated[float, Gt(0)] = 0.05
     seed: Annotated[int, Ge(0)] = 0
     scale: Annotated[float, Gt(0), Le(1)] = 1.0
+    validation: Annotated[float, Ge(0), Lt(1)] = 0.0
+    """Of the training samples, the share that is held out and judged in place of the test set."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """A run: train what a config describes, measure it, save it."""
 
+import warnings
 from dataclasses import replace
 
 import torch
@@ -52,6 +53,7 @@ class Run(Session):
             test_split=build.test_split(config, data) if options.clients_every else None,
             bytes_per_token=known.bytes_per_token,
         )
+        _check_best(config)
         engine = simulation.engine
         execution = replace(
             config.engine,
@@ -73,6 +75,7 @@ class Run(Session):
             checkpoints=config.checkpoints,
             sinks=chosen(config.metrics),
             processes=processes,
+            judged_on="validation" if config.training.validation else "test",
         )
         if resuming:
             self.restore()
@@ -92,6 +95,17 @@ class Run(Session):
             self.folder.write_metrics(self._meter.asked)
         if not self.folder.split_path.exists():
             self.folder.write_split(build.label_counts(self.config, data))
+
+
+def _check_best(config: Config) -> None:
+    """Warn of a best model that is chosen by the samples it is tested on."""
+    if config.checkpoints.best and not config.training.validation:
+        warnings.warn(
+            f"checkpoints.best = {config.checkpoints.best!r} is chosen on the test set, so that "
+            f"its number is too good: set training.validation=0.1 to choose on training samples "
+            f"that are held out",
+            stacklevel=3,
+        )
 
 
 def _found(

@@ -51,6 +51,8 @@ def read_summary(path: Path, asked: Sequence[Metric] = ()) -> Row:
     for key in ("steps", "scale", *columns):
         if found.get(key) is not None and not _is_number(found[key]):
             raise _damaged(path, f"{key} is no number")
+    if found.get("judged_on", "test") not in ("test", "validation"):
+        raise _damaged(path, "judged_on is neither test nor validation")
     timings = found.get("timings", {})
     if not isinstance(timings, dict) or not all(map(_is_number, timings.values())):
         raise _damaged(path, "timings are no numbers")

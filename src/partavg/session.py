@@ -50,8 +50,11 @@ class Session:
         every: int = 1,
         stop: Stop | None = None,
         processes: Processes | None = None,
+        judged_on: str = "test",
     ) -> None:
         self.steps, self.every = steps, every
+        # Samples that decide when to stop are no test samples, whatever they are called.
+        self._judged_on = "validation" if _patient_about(stop) else judged_on
         self.processes = processes or OneProcess()
         self._folder = folder
         self._writes = self.processes.rank == 0
@@ -226,6 +229,7 @@ class Session:
         summary = {
             "steps": self.step,
             "scale": self._settings.get("training.scale", 1.0),
+            **({} if self._judged_on == "test" else {"judged_on": self._judged_on}),
             **summarize(list(folder.rows()) if folder else self._all, ended, self._meter.asked),
             **(self._best.summary if self._best else {}),
         }

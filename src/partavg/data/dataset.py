@@ -104,6 +104,27 @@ class Dataset(_Fields):
                 f"{len(self.writers)}: give one for each"
             )
 
+    def held_out(self, share: float) -> "Dataset":
+        """The same task judged on a share of the training samples, which nobody trains on then.
+
+        Which ones is the same for all who ask; test samples are left out.
+        """
+        count = round(share * self.train.size)
+        if not 1 <= count < self.train.size:
+            raise ValueError(
+                f"a share of {share:g} of {self.train.size} training samples is no validation set: "
+                f"it must hold some and leave some"
+            )
+        order = torch.randperm(self.train.size, generator=torch.Generator().manual_seed(0))
+        judged, kept = order[:count].sort().values, order[count:].sort().values
+        whose = self.writers
+        return self._replace(
+            train=self.train.some(kept),
+            test=self.train.some(judged),
+            writers=None if whose is None else whose[kept],
+            test_writers=None if whose is None else whose[judged],
+        )
+
     def reduced(self, train: int, test: int) -> "Dataset":
         """At most so many samples, evenly spread over those there are."""
         kept, judged = (
