@@ -1,7 +1,7 @@
 """Comparisons: the same task from the same start under several schemes and seeds."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -190,14 +190,33 @@ def results(entries: Sequence[StartedRun]) -> list[Result]:
 
 NOTE = "Results are of the averaged model u_K, on test and training set; sent per worker."
 
+VALIDATION = "on validation samples held out of the training set"
+"""Where runs were judged that choose settings, and not where results are."""
 
 CLIENTS = "Clients: each one's own model on its own test samples, all counted alike."
 
 
+def note(found: Sequence[Result]) -> str:
+    """What the results of some runs are of."""
+    judged = _judged(summary for result in found for summary in result.summaries)
+    if mixed(found):
+        return f"{NOTE} Some are {VALIDATION} and not on the test set: they are not compared."
+    return NOTE.replace("on test and training set", VALIDATION) if "validation" in judged else NOTE
+
+
+def mixed(found: Sequence[Result]) -> bool:
+    """Whether some runs were judged on validation samples and others on the test set."""
+    return len(_judged(summary for result in found for summary in result.summaries)) > 1
+
+
+def _judged(summaries: Iterable[Row]) -> set[str]:
+    return {str(summary.get("judged_on", "test")) for summary in summaries}
+
+
 def caveat(summaries: Sequence[Row]) -> str:
-    """What must be said of runs that were shortened for a trial; empty if none was."""
+    """What must be said of runs that are no full trial on the test set; empty if all are."""
     scales = sorted({summary.get("scale", 1) for summary in summaries} - {1})
-    if not scales:
-        return ""
     shares = ", ".join(f"{scale:g}" for scale in scales)
-    return f"scaled to {shares} of the recipe's budget and data"
+    said = [f"scaled to {shares} of the recipe's budget and data"] if scales else []
+    said += [f"judged {VALIDATION}"] if _judged(summaries) == {"validation"} else []
+    return ", ".join(said)

@@ -1,17 +1,14 @@
 """What a comparison found, in plain sentences that claim no more than its seeds tell."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import sqrt
-from statistics import mean, stdev
+from statistics import mean
 
-from partavg.comparison import Result, caveat
+from partavg.comparison import VALIDATION, Result, caveat, mixed
 from partavg.metrics import table
 from partavg.metrics.metric import Metric
+from partavg.pairs import NOT_EVIDENCE, Compared, Difference, best, compared, name, ranked
 
-_T = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
-      2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086)  # fmt: skip
-"""Student's t at 97.5 %, by degrees of freedom from 1; beyond them it is 2.09 or less."""
+__all__ = ["Compared", "Difference", "compared", "main_metric", "name", "verdict"]
 
 
 def verdict(found: Sequence[Result]) -> str:
@@ -28,148 +25,101 @@ def main_metric(found: Sequence[Result]) -> Metric | None:
     return table.main_metric(summaries, [metric for each in found for metric in each.metrics])
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Two results by one metric, seed by seed: of the seeds that both have."""
-
-    metric: Metric
-    ours: tuple[float, ...]
-    theirs: tuple[float, ...]
-
-    @classmethod
-    def of(cls, one: Result, other: Result, metric: Metric) -> "Difference":
-        """One result less another."""
-        ours, theirs = (
-            one.by_seed(metric.key, metric.scale),
-            other.by_seed(metric.key, metric.scale),
-        )
-        both = [seed for seed in ours if seed in theirs]
-        return cls(metric, tuple(ours[k] for k in both), tuple(theirs[k] for k in both))
-
-    @property
-    def seeds(self) -> int:
-        """How many both have."""
-        return len(self.ours)
-
-    @property
-    def gap(self) -> float:
-        """The mean difference."""
-        return mean(self.ours) - mean(self.theirs)
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Where the true difference lies with 95 % confidence, by Student's t over pairs."""
-        apart = [one - other for one, other in zip(self.ours, self.theirs, strict=True)]
-        reach = _T[min(self.seeds - 1, len(_T)) - 1] * stdev(apart) / sqrt(self.seeds)
-        return self.gap - reach, self.gap + reach
-
-    @property
-    def level(self) -> bool:
-        """Whether both read the same."""
-        return self.text(mean(self.ours)) == self.text(mean(self.theirs))
-
-    @property
-    def noise(self) -> bool:
-        """Whether several seeds cannot tell who is ahead."""
-        low, high = self.interval if self.seeds > 1 else (1.0, 1.0)
-        return low <= 0 <= high
-
-    def text(self, value: float) -> str:
-        """A value with its unit."""
-        unit = " %" if self.metric.unit == "%" else ""
-        return f"{value:{self.metric.form}}{unit}"
-
-    @property
-    def size(self) -> str:
-        """How far apart they are: 4.80 points of accuracy."""
-        of = "points of " if self.metric.unit == "%" else "of "
-        return f"{abs(self.gap):{self.metric.form}} {of}{name(self.metric)}"
-
-    @property
-    def means(self) -> str:
-        """Both means: 76.90 % against 72.10 %."""
-        return f"{self.text(mean(self.ours))} against {self.text(mean(self.theirs))}"
-
-    @property
-    def range(self) -> str:
-        """The interval in words."""
-        low, high = (f"{end:{self.metric.form}}".replace("-", "−") for end in self.interval)
-        return f"95 % interval of the difference {low} to {high}"
-
-
-def name(metric: Metric) -> str:
-    """What a metric is called in a sentence."""
-    return (metric.title or metric.column.replace(" %", "") or metric.key).lower()
-
-
 def _seen(found: Sequence[Result]) -> str:
-    by_scheme = {result.scheme: result for result in found}
     metric = main_metric(found)
-    if metric is None:
+    if metric is None or not all(result.values(metric.key) for result in found):
         return "There is no result that all runs have, so that they cannot be compared."
-    if not {"periodic", "partial"} <= by_scheme.keys():
-        return _best(found, metric)
-    partial, periodic = by_scheme["partial"], by_scheme["periodic"]
-    difference = Difference.of(partial, periodic, metric)
-    if not difference.seeds:
-        return "Partial and periodic averaging have no seed in common, and cannot be compared."
+    if mixed(found):
+        return (
+            f"Some of these runs were judged {VALIDATION} and others on the test set: they cannot "
+            f"be compared."
+        )
+    pairs = compared(found, metric)
+    periodic = next((result for result in found if result.scheme == "periodic"), None)
+    others = [result for result in found if result is not periodic]
+    if periodic is None or not others:
+        return _best(found, metric, pairs)
+    ours = next((one for one in others if one.scheme == "partial"), best(others, metric))
+    pair = next(pair for pair in pairs if pair.scheme == ours.scheme)
+    called = "partial averaging" if ours.scheme == "partial" else ours.scheme
+    if not pair.difference.seeds:
+        name = "Partial" if ours.scheme == "partial" else ours.scheme
+        return f"{name} and periodic averaging have no seed in common, and cannot be compared."
     return (
-        f"{_traffic(partial, periodic)}, partial averaging ended {_against(difference)}"
-        f"{_discrepancy(partial, periodic)}."
+        f"{_traffic(ours, periodic)}, {called} ended {_against(pair)}"
+        f"{_discrepancy(ours, periodic)}.{_tally(pairs)}"
     )
 
 
-def _against(found: Difference) -> str:
+def _against(pair: Compared) -> str:
     """How far from periodic averaging it ended, and whether the seeds can tell."""
-    one = " in one seed, which does not tell how much seeds differ"
+    found = pair.difference
+    few = NOT_EVIDENCE.get(found.seeds)
     if found.level:
-        seeds = one if found.seeds == 1 else f", mean of {found.seeds} seeds"
+        seeds = f" ({few})" if few else f", mean of {found.seeds} seeds"
         value = found.text(mean(found.ours))
         return f"level with periodic averaging in {name(found.metric)}, at {value}{seeds}"
     side = "above" if found.gap > 0 else "below"
-    if found.seeds == 1:
-        return f"{found.size} {side} periodic averaging ({found.means}){one}"
-    if found.noise:
+    if pair.outcome == "tie":
         return (
-            f"within the noise of {found.seeds} seeds of periodic averaging: {found.size} {side} "
-            f"it ({found.means}; {found.range})"
+            f"in a tie with periodic averaging: {found.size} {side} it ({found.means}; "
+            f"{found.range}), {_untold(pair)}"
         )
-    seeds = f"{found.range}, {found.seeds} seeds"
+    seeds = found.range if few else f"{found.range}, {found.seeds} seeds"
     return f"{found.size} {side} periodic averaging ({found.means}; {seeds})"
 
 
-def _best(found: Sequence[Result], metric: Metric) -> str:
+def _untold(pair: Compared) -> str:
+    """That it is a tie, and why where the interval alone does not say so."""
+    said = f"no difference that {pair.difference.seeds} seeds can tell"
+    low, high = pair.interval or (0.0, 0.0)
+    return said if low <= 0 <= high else f"{said} (p = {pair.adjusted:.2g} by Holm)"
+
+
+def _tally(pairs: Sequence[Compared]) -> str:
+    """How all schemes ended against the reference, where there are several."""
+    tested = [pair for pair in pairs if pair.p is not None]
+    if len(tested) < 2:
+        return ""
+    said = [
+        f"{len(those)} {words} ({', '.join(those)})"
+        for outcome, words in (("ahead", "ahead"), ("behind", "behind"), ("tie", "tied with it"))
+        if (those := [pair.scheme for pair in tested if pair.outcome == outcome])
+    ]
+    return f" Of {len(tested)} schemes against {pairs[0].reference}, by Holm: {', '.join(said)}."
+
+
+def _best(found: Sequence[Result], metric: Metric, pairs: Sequence[Compared]) -> str:
     """Who ended best, if the seeds can tell."""
     worth = "highest" if metric.better == "higher" else "lowest"
-    sign = 1 if metric.better == "higher" else -1
-    ranked = sorted(found, key=lambda result: -sign * mean(result.values(metric.key)))
-    best, called = ranked[0], name(metric)
-    shown = Difference.of(best, best, metric)
+    first, *rest = ranked(found, metric)
+    called = name(metric)
+    shown = Difference.of(first, first, metric)
     value = shown.text(mean(shown.ours))
-    seeds = "one seed" if shown.seeds == 1 else f"{shown.seeds} seeds"
-    if len(ranked) == 1:
-        return f"{best.scheme} ended with the {called} {value} ({seeds})."
-    rivals = [Difference.of(best, other, metric) for other in ranked[1:]]
-    if not all(rival.seeds for rival in rivals):
+    seeds = NOT_EVIDENCE.get(shown.seeds, f"{shown.seeds} seeds")
+    if not rest:
+        count = "one seed" if shown.seeds == 1 else f"{shown.seeds} seeds"
+        return f"{first.scheme} ended with the {called} {value} ({count})."
+    by_scheme = {pair.scheme: pair for pair in pairs}
+    rivals = [by_scheme[other.scheme] for other in rest]
+    if not all(rival.difference.seeds for rival in rivals):
         return "These schemes have no seed in common, and cannot be compared."
-    level = [other.scheme for other, d in zip(ranked[1:], rivals, strict=True) if d.level]
+    level = [rival.scheme for rival in rivals if rival.difference.level]
     if level:
-        names = f"{', '.join([best.scheme, *level][:-1])} and {level[-1]}"
+        names = f"{', '.join([first.scheme, *level][:-1])} and {level[-1]}"
         return f"{names} ended level with the {worth} {called}: {value} ({seeds})."
-    first = rivals[0]
-    if first.seeds == 1:
+    second = rivals[0]
+    few, interval = NOT_EVIDENCE.get(second.difference.seeds), second.difference.turned.range
+    if few:
+        return f"{first.scheme} ended with the {worth} {called}: {value} ({few})."
+    if second.outcome == "tie":
         return (
-            f"{best.scheme} ended with the {worth} {called}: {value}, in one seed, which does not "
-            f"tell how much seeds differ."
-        )
-    if first.noise:
-        return (
-            f"{best.scheme} ended with the {worth} mean {called}, {value}, but its lead over "
-            f"{ranked[1].scheme} is within the noise of {first.seeds} seeds ({first.range})."
+            f"{first.scheme} ended with the {worth} mean {called}, {value}, in a tie with "
+            f"{second.scheme}: {_untold(second)} ({interval}).{_tally(pairs)}"
         )
     return (
-        f"{best.scheme} ended with the {worth} {called}: {value}, ahead of {ranked[1].scheme} "
-        f"({first.range}, {first.seeds} seeds)."
+        f"{first.scheme} ended with the {worth} {called}: {value}, ahead of {second.scheme} "
+        f"({interval}, {second.difference.seeds} seeds).{_tally(pairs)}"
     )
 
 
