@@ -128,8 +128,10 @@ def test_norms_before_convolutions() -> None:
     assert dispatch.fuses_norm(norm, given, HOPPER, broadcasts=False)
     assert not dispatch.fuses_norm(norm, given, HOPPER, broadcasts=True)
     assert not dispatch.fuses_norm(norm, given, AMPERE, broadcasts=False)
+    for fixed in (nn.BatchNorm2d(16).eval(), nn.BatchNorm2d(16, momentum=None).eval()):
+        assert dispatch.fuses_norm(fixed, given, HOPPER, broadcasts=False)
     for other in (
-        nn.BatchNorm2d(16).eval(),
+        nn.BatchNorm2d(16, track_running_stats=False).eval(),
         nn.BatchNorm2d(16, momentum=None),
         nn.BatchNorm2d(16, affine=False),
     ):

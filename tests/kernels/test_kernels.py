@@ -29,8 +29,10 @@ from partavg.engines.fused import Fused
 from partavg.engines.fused.comparison import Setting
 from partavg.engines.fused.convolution.any_channels import four_channels
 from partavg.engines.fused.convolution.many_channels import ManyChannels
-from partavg.engines.fused.norm import batch_norm
+from partavg.engines.fused.dispatch import Device
+from partavg.engines.fused.norm import batch_norm, operation
 from partavg.engines.fused.norm.batch_norm import NormSettings
+from partavg.engines.fused.norm.parameters import NormParameters
 from partavg.engines.fused.pool import operation as pool
 from partavg.kernels import sums
 from partavg.kernels.cast import cast
@@ -54,6 +56,30 @@ def test_sums_of_spans_and_their_way_back() -> None:
 def test_rows_without_columns() -> None:
     """The buffers of a model that has none."""
     assert consensus(torch.ones(3, 0), torch.full((3,), 1 / 3)).shape == (0,)
+
+
+@pytest.mark.parametrize("added", [False, True])
+@pytest.mark.parametrize("affine", [True, False])
+def test_fixed_statistics_and_the_way_back(added: bool, affine: bool) -> None:
+    torch.manual_seed(0)
+    x, residual, outer = torch.randn(3, 2, 5, 16, 6, 6)
+    running = 0.3 * torch.randn(2, 16), 0.5 + torch.rand(2, 16)
+    given = [x, *torch.randn(2, 2, 16)] if affine else [x]
+    given += [residual] if added else []
+    leaves = [tensor.clone().requires_grad_() for tensor in given]
+    found = []
+    for triton in (True, False):
+        some = iter(leaves)
+        first = next(some)
+        weight, bias = (next(some), next(some)) if affine else (None, None)
+        other = next(some, None)
+        own = NormParameters(weight, bias, *running)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(operation, "device_of", lambda x, on=triton: Device(on, on, on, on))
+            y = operation.by_fixed_statistics(first, own, 1e-5, other, relu=True)
+        found.append([y, *torch.autograd.grad(y, leaves, outer)])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
 def test_squared_distances() -> None:

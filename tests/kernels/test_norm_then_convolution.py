@@ -94,6 +94,32 @@ class Frozen(Row):
         self.norms[1].bias.requires_grad_(False)
 
 
+def _fix_(network: Layers) -> None:
+    """Let the norms go by statistics of their own, not by the batch's."""
+    for norm in network.norms:
+        norm.eval()
+        norm.running_mean.copy_(0.3 * torch.randn(16))
+        norm.running_var.copy_(0.5 + torch.rand(16))
+
+
+class FixedRow(Row):
+    def __init__(self) -> None:
+        super().__init__()
+        _fix_(self)
+
+
+class FixedResidual(Residual):
+    def __init__(self) -> None:
+        super().__init__()
+        _fix_(self)
+
+
+class FixedPreactivated(Preactivated):
+    def __init__(self) -> None:
+        super().__init__()
+        _fix_(self)
+
+
 NETWORKS = [
     (Row, 2),
     (Residual, 2),
@@ -103,6 +129,9 @@ NETWORKS = [
     (Unused, 1),
     (Broadcast, 0),
     (Frozen, 2),
+    (FixedRow, 2),
+    (FixedResidual, 2),
+    (FixedPreactivated, 1),
 ]
 """With the number of convolutions whose gradients one kernel computes."""
 
@@ -116,6 +145,9 @@ def _normalize(
     settings: Any, y: Tensor | None,
 ) -> Any:  # fmt: skip
     mean, var = x.float().mean((1, 2, 3)), x.float().var((1, 2, 3), correction=0)
+    if settings.fixed:
+        mean, squares = statistics.partials.squeeze(1).unbind(1)
+        mean, var = mean.contiguous(), squares / statistics.pixels
     rstd = 1 / (var + settings.eps).sqrt()
     if y is not None:
         z = (x.float() - _wide(mean)) * _wide(rstd * weight) + _wide(bias)

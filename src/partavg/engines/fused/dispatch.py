@@ -105,8 +105,9 @@ def fuses_norm(norm: Any, case: Case, device: Device, *, broadcasts: bool) -> bo
 
     `broadcasts` is whether what is added in between has another shape.
     """
-    batch = norm.training and norm.momentum is not None and norm.weight is not None
-    return batch and not broadcasts and convolution(case, device) == Convolution.FEW_CHANNELS
+    known = norm.momentum is not None if norm.training else norm.running_mean is not None
+    able = known and norm.weight is not None and not broadcasts
+    return able and convolution(case, device) == Convolution.FEW_CHANNELS
 
 
 def both_gradients_at_once(own: Tiling) -> bool:

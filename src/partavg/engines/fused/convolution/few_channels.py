@@ -15,6 +15,7 @@ from partavg.engines.fused.norm.batch_norm import (
     Normalized,
     NormSettings,
     Statistics,
+    felt,
     gradient,
     measure,
     normalize,
@@ -155,13 +156,16 @@ class NormThenFewChannels(torch.autograd.Function):
             with on_side_stream(grad, z):
                 dweight = kernels.weight_gradient(z, grad, ctx.own)
             through, sums = kernels.input_gradient(grad, back, ctx.own, other, before)[:2]
+        fixed, own_sums = ctx.settings.fixed, felt(sums) if ctx.settings.fixed else sums
         if ctx.defer_to is not None:
-            ctx.defer_to.append(NormAfter(x, sums, mean, rstd, weight))
-            with on_side_stream(sums):
-                total, along = sums.sum(1).unbind(1)
-            dx, affine = through, [along, total]
+            ctx.defer_to.append(NormAfter(x, own_sums, mean, rstd, weight))
+            dx = through
         else:
             norm = Normalized(x, None, mean, rstd, weight, bias, added=False, relu=False)
-            dx, _, *affine = gradient(norm, through, sums)
+            dx, _, *affine = gradient(norm, through, own_sums)
+        if fixed or ctx.defer_to is not None:
+            with on_side_stream(sums):
+                total, along = sums.sum(1).unbind(1)
+            affine = [along, total]
         grown = channels_first(through) if ctx.added else None
         return channels_first(dx), *affine, grown, *[None] * 3, dweight, None, None

@@ -86,12 +86,17 @@ def norm_then_convolve(
     if not dispatch.fuses_norm(norm, case, device_of(x), broadcasts=broadcasts):
         return None
     from partavg.engines.fused.convolution.few_channels import PendingNorm, norm_then_few_channels
-    from partavg.engines.fused.norm.batch_norm import NormSettings
+    from partavg.engines.fused.norm.batch_norm import NormSettings, Statistics
 
     gamma, beta = parameters.weight, parameters.bias
     assert gamma is not None
     assert beta is not None
-    settings = NormSettings(parameters.running, norm.eps, norm.momentum, relu)
+    running, fixed = parameters.running, not norm.training
+    if fixed:
+        assert running is not None  # dispatch has seen them
+        deferred = None if statistics is None else statistics.deferred
+        statistics = Statistics.fixed(running, x[0, :, 0].numel(), deferred)
+    settings = NormSettings(None if fixed else running, norm.eps, norm.momentum or 0, relu, fixed)
     pending = PendingNorm(x, gamma, beta, residual, settings, statistics, alone)
     return Convolved(*norm_then_few_channels(pending, weight, _tiling(case)))
 

@@ -23,6 +23,8 @@ class NormSettings(NamedTuple):
     eps: float
     momentum: float
     relu: bool
+    fixed: bool = False
+    """Whether the statistics are given, and not those of the batch: no gradient goes there."""
 
 
 class Statistics(NamedTuple):
@@ -33,6 +35,14 @@ class Statistics(NamedTuple):
     """Of each; the last may have fewer."""
     deferred: list[Any] | None = None
     """Where the way back may leave its BatchNorm for the convolution before it."""
+
+    @classmethod
+    def fixed(
+        cls, running: tuple[Tensor, Tensor], pixels: int, deferred: list[Any] | None = None
+    ) -> "Statistics":
+        """Those given [m, c] in place of a batch's own, as if they were of all its pixels."""
+        mean, var = running
+        return cls(torch.stack((mean, var * pixels), 1)[:, None], pixels, deferred)
 
 
 class Normalized(NamedTuple):
@@ -80,7 +90,7 @@ class BatchNorm(torch.autograd.Function):
         keeps_y = settings.relu and residual is not None
         ctx.save_for_backward(x, y if keeps_y else None, mean, rstd)
         ctx.affine = weight, bias
-        ctx.added, ctx.relu = residual is not None, settings.relu
+        ctx.added, ctx.relu, ctx.fixed = residual is not None, settings.relu, settings.fixed
         return channels_first(y)
 
     @staticmethod
@@ -98,7 +108,10 @@ class BatchNorm(torch.autograd.Function):
             **norm.constants(),
             **shape.constants,
         )
-        dx, added, *own = gradient(norm, grad, sums)
+        dx, added, *own = gradient(norm, grad, felt(sums) if ctx.fixed else sums)
+        if ctx.fixed and weight is not None:
+            total, along = sums.sum(1).unbind(1)
+            own = [along, total]
         grown = None if added is None else channels_first(added)
         return channels_first(dx), *own, grown, None, None
 
@@ -160,6 +173,11 @@ def normalize(
         **shape.constants,
     )
     return mean, rstd
+
+
+def felt(sums: Tensor) -> Tensor:
+    """What fixed statistics feel of a gradient, where others have sums of it: nothing."""
+    return sums.new_zeros(len(sums), 1, *sums.shape[2:])
 
 
 def gradient(

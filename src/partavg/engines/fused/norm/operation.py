@@ -33,16 +33,30 @@ def run(
     if residual is not None and residual.shape != x.shape:
         y = run(layer, rows, name, x, statistics=statistics) + residual
         return y.relu() if relu else y
-    if not layer.training and own.mean is not None:
-        assert own.var is not None
-        return reference.normalize(
-            x, own.weight, own.bias, own.mean, own.var, layer.eps, residual, relu
-        )
+    if not layer.training and own.running is not None:
+        return by_fixed_statistics(x, own, layer.eps, residual, relu)
     momentum = layer.momentum
     if momentum is None:  # a cumulative mean
         batches = rows.maybe(name, "num_batches_tracked")
         momentum = None if batches is None else 1 / (batches + 1).unsqueeze(1)
     return batch_norm(x, own, layer.eps, momentum, residual, relu, statistics)
+
+
+def by_fixed_statistics(
+    x: Tensor, own: NormParameters, eps: float, residual: Tensor | None, relu: bool
+) -> Tensor:
+    """Normalize x [m, n, c, …] by the running statistics, which stay as they are."""
+    assert own.running is not None
+    if dispatch.norm(x.dtype, 0.0, device_of(x)) == Norm.TORCH:
+        return reference.normalize(x, own.weight, own.bias, *own.running, eps, residual, relu)
+    from partavg.engines.fused.norm.batch_norm import BatchNorm, NormSettings, Statistics
+
+    settings = NormSettings(None, eps, 0.0, relu, fixed=True)
+    fixed = Statistics.fixed(own.running, x[0, :, 0].numel())
+    y: Tensor = BatchNorm.apply(  # type: ignore[no-untyped-call]
+        x, own.weight, own.bias, residual, settings, fixed
+    )
+    return y
 
 
 def batch_norm(
