@@ -7,7 +7,8 @@ import torch
 
 from partavg import budget, build
 from partavg.backends.processes import OneProcess, Processes, check_same
-from partavg.config import Config
+from partavg.backends.simulate import Simulation
+from partavg.config import Config, Execution
 from partavg.config_toml import dump, settings, to_tables
 from partavg.data.dataset import Dataset
 from partavg.folder import RunFolder
@@ -54,18 +55,9 @@ class Run(Session):
             bytes_per_token=known.bytes_per_token,
         )
         _check_best(config)
-        engine = simulation.engine
-        execution = replace(
-            config.engine,
-            name=engine.name,
-            chunk=engine.chunk,
-            device=_plain(device, processes),
-        )
-        if engine.name == "fused":
-            execution = replace(execution, precision=engine.precision)
         self.folder = folder
-        self.config = replace(config, engine=execution)
-        self.engine_reason = engine.reason
+        self.config = replace(config, engine=execution(config, simulation, device, processes))
+        self.engine_reason = simulation.engine.reason
         super().__init__(
             simulation,
             steps,
@@ -126,6 +118,17 @@ def _check_same(processes: Processes, config: Config, data: Dataset) -> None:
     for key in {key: None for one in told for key in one}:
         check_same(f"{key} =", [one.get(key) for one in told])
     check_same("training samples:", processes.each(data.train.size))
+
+
+def execution(
+    config: Config, simulation: Simulation, device: torch.device, processes: Processes
+) -> Execution:
+    """How a simulation computes, with nothing left to be chosen."""
+    engine = simulation.engine
+    known = replace(
+        config.engine, name=engine.name, chunk=engine.chunk, device=_plain(device, processes)
+    )
+    return replace(known, precision=engine.precision) if engine.name == "fused" else known
 
 
 def _plain(device: torch.device, processes: Processes) -> str:

@@ -44,13 +44,25 @@ def stop_request() -> Iterator[StopRequest]:
 
 
 def train_session(
-    session: Session, label: str, sinks: Sequence[Sink], request: StopRequest, group: str = ""
+    session: Session,
+    label: str,
+    sinks: Sequence[Sink],
+    request: StopRequest,
+    group: str = "",
+    *,
+    until: int | None = None,
 ) -> None:
-    """Train a session to its end; save it and raise Stopped if any process is asked to stop."""
+    """Train a session to its end; save it and raise Stopped if any process is asked to stop.
+
+    With `until` it is saved and left at that step, to go on later.
+    """
     session.processes.asks = lambda: request.made
     with closing(session.train(label, sinks, group)) as rows:
         try:
             for row in rows:
+                if row["step"] == until and row["step"] < session.steps:
+                    session.save()
+                    return
                 if session.processes.stopping and row["step"] < session.steps:
                     session.save()
                     raise Stopped

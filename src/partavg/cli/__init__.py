@@ -14,6 +14,7 @@ from partavg.cli.commands.report import report
 from partavg.cli.commands.reproduce import reproduce
 from partavg.cli.commands.run import run
 from partavg.cli.commands.split import split
+from partavg.cli.commands.sweep import sweep
 from partavg.cli.commands.theory import theory
 from partavg.cli.commands.watch import watch
 
@@ -57,6 +58,7 @@ for command in (
     reproduce,
     run,
     split,
+    sweep,
     theory,
     watch,
 ):

@@ -76,11 +76,22 @@ class RankTimes:
         self._display.end(summary)
 
 
-def train(run: Run, label: str, display: Display, request: StopRequest, group: str = "") -> None:
-    """Train a run to its end, showing progress; raise Stopped if any rank is asked to stop."""
+def train(
+    run: Run,
+    label: str,
+    display: Display,
+    request: StopRequest,
+    group: str = "",
+    *,
+    until: int | None = None,
+) -> None:
+    """Train a run to its end, or to a step, showing progress.
+
+    Raise Stopped if any rank is asked to stop.
+    """
     scale = run.config.training.scale
     shown = label if scale == 1 else f"{label} scaled {scale:g}"
-    train_session(run, shown, [RankTimes(display, run.processes)], request, group)
+    train_session(run, shown, [RankTimes(display, run.processes)], request, group, until=until)
 
 
 def train_all(

@@ -58,6 +58,12 @@ data = click.option(
     type=click.Path(file_okay=False, path_type=Path),
     help="Where datasets are; PARTAVG_DATA or the user's cache folder if not given.",
 )
+schemes = click.option(
+    "--schemes",
+    help="Which schemes, separated by commas; 4-parts averages in 4 parts.  "
+    "[default: those of the recipe, or periodic,partial,synchronous]",
+)
+settings_to_tune = completion.settings
 seeds = click.option("--seeds", default=1, show_default=True, help="How many seeds to run.")
 out = click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), help="The folder to write to."

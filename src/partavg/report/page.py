@@ -9,7 +9,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from partavg.comparison import CLIENTS, NOTE
+from partavg.comparison import CLIENTS, note
 from partavg.folder import write_text
 from partavg.report import heat, palette, phases, sections
 from partavg.report.chart import draw, swatch
@@ -24,13 +24,30 @@ from partavg.report.words import seen
 _MANY = 12  # groups before whose legend stands what shows or hides them all
 
 
-def write_page(path: Path, runs: Sequence[ShownRun], tables: Sequence[TextTable] = ()) -> Path:
-    """Write the page of some runs; `tables` come after the comparison."""
-    write_text(path, page(runs, tables))
+def write_page(
+    path: Path,
+    runs: Sequence[ShownRun],
+    tables: Sequence[TextTable] = (),
+    *,
+    said: Sequence[str] = (),
+    figures: Sequence[str] = (),
+) -> Path:
+    """Write the page of some runs; `tables` and `figures` come after the comparison.
+
+    What is `said` stands in place of what the runs alone tell.
+    """
+    write_text(path, page(runs, tables, said=said, figures=figures))
     return path
 
 
-def page(runs: Sequence[ShownRun], tables: Sequence[TextTable] = (), *, refresh: float = 0) -> str:
+def page(
+    runs: Sequence[ShownRun],
+    tables: Sequence[TextTable] = (),
+    *,
+    refresh: float = 0,
+    said: Sequence[str] = (),
+    figures: Sequence[str] = (),
+) -> str:
     """The page as text; with `refresh` it looks for news every so many seconds."""
     groups = grouped(runs)
     drawn, maps = charts(groups), heat.heat_maps(groups)
@@ -43,7 +60,7 @@ def page(runs: Sequence[ShownRun], tables: Sequence[TextTable] = (), *, refresh:
         script=script,
         refresh=f"{refresh:g}",
         data=as_json(groups, drawn, maps.drawn),
-        main="\n".join(_main(groups, drawn, maps, tables)),
+        main="\n".join(_main(groups, drawn, maps, tables, said, figures)),
     )
 
 
@@ -52,6 +69,8 @@ def _main(
     drawn: Sequence[Chart],
     maps: HeatMaps,
     tables: Sequence[TextTable],
+    said: Sequence[str],
+    figures: Sequence[str],
 ) -> list[str]:
     if not groups:
         return ["<h1>No runs yet</h1>", "<p>This page fills by itself as soon as a run starts.</p>"]
@@ -59,12 +78,13 @@ def _main(
     timed = phases.phases(groups)
     parts = [
         f"<h1>{escape(sections.title(groups))}</h1>",
-        f'<p class="lead">{escape(seen(groups))}</p>' if seen(groups) else "",
+        *(f'<p class="lead">{escape(each)}</p>' for each in said or [seen(groups)] if each),
         sections.story(groups),
         "<h2>Results</h2>",
         comparison(groups).html(),
         f'<p class="soft">{escape(_note(groups))}</p>',
         *(table.html() for table in (*tables, *clients) if table.rows),
+        f'<div class="charts">{"".join(figures)}</div>' if figures else "",
     ]
     if drawn:
         figures = "\n".join(_figure(chart, groups) for chart in drawn)
@@ -83,7 +103,8 @@ def _main(
 def _note(groups: Sequence[Group]) -> str:
     """What the results are of."""
     clients = any(column.key.startswith("clients_") for column in columns(groups))
-    return f"{NOTE} {CLIENTS}" if clients else NOTE
+    said = note([group.result for group in groups])
+    return f"{said} {CLIENTS}" if clients else said
 
 
 def _legend(groups: Sequence[Group]) -> str:

@@ -17,11 +17,7 @@ Examples:
 
 @click.command(epilog=EXAMPLES)
 @options.recipe_or_demo
-@click.option(
-    "--schemes",
-    help="Which schemes, separated by commas; 4-parts averages in 4 parts.  "
-    "[default: those of the recipe, or periodic,partial,synchronous]",
-)
+@options.schemes
 @options.seeds
 @options.settings
 @options.data

@@ -1,0 +1,114 @@
+"""What `partavg sweep` says: progress, tables, a page, a file of all that was tried."""
+
+import csv
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from partavg.cli import output
+from partavg.cli.comparison_table import comparison_table
+from partavg.folder import write_text
+from partavg.report.page import write_page
+from partavg.report.runs import of_entries
+from partavg.report.sensitivity import sensitivity
+from partavg.report.table import TextTable
+from partavg.sinks.progress import Display
+from partavg.sweeps.findings import Tuned, lost, said, tested, tuned
+from partavg.sweeps.runner import Clock, Sweeping
+from partavg.sweeps.space import called
+from partavg.verdict import name, verdict
+
+RESULTS = "sweep.csv"
+_HEAD = ("scheme", "best settings", "on validation samples", "settings tried", "diverged")
+
+
+def announced(sweeping: Sweeping, shown: Display, clock: Clock) -> Callable[[], None]:
+    """What tells of every trial that is over, whoever trained it."""
+    known: set[tuple[str, int, int | None]] = set()
+
+    def announce(*, quiet: bool = False) -> None:
+        for one in tuned(sweeping):
+            for tried in one.tried:
+                mark = one.scheme, tried.trial.number, tried.trial.until
+                if mark in known:
+                    continue
+                known.add(mark)
+                if not quiet:
+                    at = f" at step {tried.trial.until}" if tried.trial.until else ""
+                    shown.say(
+                        f"{one.scheme}, {called(tried.trial.point)}: {one.value(tried)} on "
+                        f"validation samples{at} ({clock})"
+                    )
+
+    announce(quiet=True)
+    return announce
+
+
+def report(sweeping: Sweeping, console: Console) -> None:
+    """Print and write what was found."""
+    found, results, out = tuned(sweeping), tested(sweeping), sweeping.sweep.out
+    results = [result for result in results if result.summaries]
+    console.print(_best(found))
+    sentences = said(found)
+    if results:
+        console.print(comparison_table(results))
+        sentences.insert(1, f"On the test set, with fresh seeds: {verdict(results)}")
+    sentences += lost(sweeping)
+    write_csv(out / RESULTS, found)
+    entries = [entry for one in found for entry in sweeping.tests(one.scheme)]
+    ended = [entry for entry in entries if entry.folder.exists]
+    with output.bad_input():
+        page = write_page(
+            out / "report.html",
+            of_entries(ended),
+            [TextTable("Best settings, chosen on validation samples", _HEAD, _rows(found))],
+            said=sentences,
+            figures=sensitivity(found),
+        )
+    paths = [f"all that was tried: {out / RESULTS}", f"report: {page}"]
+    console.print("\n".join([*sentences, *paths]), highlight=False, soft_wrap=True)
+    if any(one.tried and not one.chosen for one in found):
+        output.fail("a scheme trained to the end with none of its settings", output.DIVERGED)
+
+
+def _best(found: list[Tuned]) -> Table:
+    shown = Table(box=box.SIMPLE_HEAD)
+    for heading in _HEAD:
+        shown.add_column(heading, justify="left" if heading in _HEAD[:2] else "right")
+    for row in _rows(found):
+        shown.add_row(*row)
+    return shown
+
+
+def _rows(found: list[Tuned]) -> list[tuple[str, ...]]:
+    return [
+        (
+            one.scheme,
+            called(one.chosen.trial.point) if one.chosen else "–",
+            one.value(one.chosen),
+            str(len(one.tried)),
+            str(one.diverged),
+        )
+        for one in found
+    ]
+
+
+def write_csv(path: Path, found: list[Tuned]) -> None:
+    """Every setting that was tried, and what it reached on validation samples."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    keys = [axis.key for axis in found[0].axes] if found else []
+    metric = found[0].metric if found else None
+    reached = name(metric) if metric else "value"
+    table.writerow(("scheme", *keys, "step", f"validation {reached}", "chosen"))
+    for one in found:
+        for tried in one.tried:
+            settings = [value for _, value in tried.trial.point]
+            chosen = "yes" if one.chosen and tried.trial == one.chosen.trial else ""
+            number = one.value(tried).removesuffix(" %")
+            table.writerow((one.scheme, *settings, tried.outcome.step, number, chosen))
+    write_text(path, text.getvalue())

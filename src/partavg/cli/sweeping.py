@@ -1,0 +1,208 @@
+"""Driving a sweep from the command line: processes that share it, progress, what it ends with."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from shutil import rmtree
+from time import sleep
+
+import click
+import torch
+
+from partavg import build
+from partavg.backends.processes import OneProcess
+from partavg.cli import drive, output
+from partavg.cli.datasets import Datasets
+from partavg.cli.resume import program, resuming_words
+from partavg.cli.sweep_report import announced, report
+from partavg.config import Execution
+from partavg.config_toml import dump_sections, section
+from partavg.folder import write_text
+from partavg.recipe_run import Run, execution
+from partavg.recipes.files import read
+from partavg.session import Diverged
+from partavg.sinks.progress import Display, display
+from partavg.stopping import StopRequest, stop_request
+from partavg.sweeps.outcome import note_diverged
+from partavg.sweeps.plan import PLAN, Sweep
+from partavg.sweeps.runner import Clock, Sweeping, Task
+from partavg.sweeps.search import Halving, Listed, Search
+
+_ENGINE = "engine.toml"
+_MOST_JOBS = 8
+_JOINS = "PARTAVG_JOINS_SWEEP"
+
+
+def search_of(sweep: Sweep, datasets: Datasets, storage: str | None) -> Search:
+    """What tries settings in the way that a sweep wants."""
+    if sweep.search == "optuna":
+        from partavg.sweeps.optuna_search import OptunaSearch
+
+        return OptunaSearch(sweep, storage)
+    if sweep.search == "listed":
+        return Listed(sweep)
+    config = sweep.tuning(sweep.schemes[0], sweep.points[0])
+    every = build.metrics(config).evaluate_every
+    if not every:
+        raise ValueError(
+            "metrics.evaluate_every = 0 measures only at the end, and halving compares runs on "
+            "the way: set it above 0"
+        )
+    return Halving(sweep, build.steps(config, datasets(config.data)), every)
+
+
+def prepared(
+    sweep: Sweep, root: Path, storage: str | None, *, resume: bool, force: bool
+) -> tuple[Sweeping, Datasets]:
+    """A sweep that can begin; a ValueError says what is wrong with it."""
+    datasets = Datasets(root)
+    joins = _joins()
+    sweep.check()
+    begun = (sweep.out / PLAN).exists()
+    if begun and force and not joins:
+        for name in ("tune", "test", "locks"):
+            rmtree(sweep.out / name, ignore_errors=True)
+        for name in (PLAN, _ENGINE, "optuna.journal"):
+            (sweep.out / name).unlink(missing_ok=True)
+    elif begun and not resume and not joins:
+        raise ValueError(
+            f"{sweep.out} holds a sweep: use --resume to continue it, --force to begin again, or "
+            f"another --out"
+        )
+    sweep.check_same()
+    search = search_of(sweep, datasets, storage)
+    for scheme in sweep.schemes:
+        for point in sweep.points if sweep.search != "optuna" else ():
+            config = sweep.tuning(scheme, point)
+            build.check(config, datasets(config.data))
+    return Sweeping(sweep, search), datasets
+
+
+def drive_sweep(context: click.Context, sweeping: Sweeping, datasets: Datasets, jobs: int) -> None:
+    """Work a sweep off, alone or with others, and say what it found."""
+    sweep, console = sweeping.sweep, output.console()
+    again = [*(["python", *program(context)] if program(context) else ["partavg"])]
+    again += resuming_words(context, sweep.out)
+    if _joins():
+        _follow_leader(sweep.out)
+    else:
+        with output.bad_input(), output.plain_warnings():
+            sweep.write()
+            _choose_engine(sweep, datasets)
+    engine = section(read(sweep.out / _ENGINE)["engine"], Execution, "engine")
+    with (
+        drive.early_ends(again),
+        output.plain_warnings(),
+        stop_request() as request,
+        _helpers(context, sweep.out, jobs),
+        display(console) as shown,
+    ):
+        clock = Clock(sweeping)
+        work = _Worker(datasets, engine, shown, request)
+        if not _joins():
+            shown.say(f"engine: {engine.name}; {clock}")
+        sweeping.work(work, announced(sweeping, shown, clock) if not _joins() else None)
+    if not _joins():
+        report(sweeping, console)
+
+
+def jobs_for(sweep: Sweep) -> int:
+    """How many runs beside each other: on a GPU one after another is about as fast."""
+    if output.launched() or build.device(sweep.recipe.config()).type != "cpu":
+        return 1
+    return min(os.cpu_count() or 1, _MOST_JOBS)
+
+
+class _Worker:
+    """Trains the tasks of a sweep, one after another."""
+
+    def __init__(
+        self, datasets: Datasets, engine: Execution, shown: Display, request: StopRequest
+    ) -> None:
+        self._datasets, self._engine = datasets, engine
+        self._shown, self._request = shown, request
+
+    def __call__(self, task: Task) -> None:
+        """Train a task from where it was left."""
+        config = replace(task.entry.config, engine=self._engine)
+        folder, samples = task.entry.folder, self._datasets(config.data)
+        with output.bad_input():
+            run = Run(config, samples, folder, resume=folder.exists, force=False)
+        try:
+            drive.train(run, task.label, self._shown, self._request, "sweep", until=task.until)
+        except Diverged as error:
+            note_diverged(task.entry, str(error))
+
+
+def _choose_engine(sweep: Sweep, datasets: Datasets) -> None:
+    """Let all runs compute in the same way: an engine is timed once."""
+    if (sweep.out / _ENGINE).exists():
+        return
+    config = sweep.tuning(sweep.schemes[0], _first(sweep))
+    device, samples = build.device(config), datasets(config.data)
+    simulation = build.simulation(config, samples, device)
+    chosen = execution(config, simulation, device, OneProcess())
+    write_text(sweep.out / _ENGINE, dump_sections({"engine": chosen}))
+
+
+def _first(sweep: Sweep) -> tuple[tuple[str, object], ...]:
+    return tuple((axis.key, (axis.ends or axis.values)[0]) for axis in sweep.axes)
+
+
+def _joins() -> bool:
+    """Whether another process leads this sweep: torchrun's first rank, or who started this one."""
+    return _JOINS in os.environ or not output.speaks()
+
+
+def _follow_leader(out: Path) -> None:
+    """Wait for what the leader decides; end, saving all, when it is gone."""
+    while not (out / _ENGINE).exists():
+        sleep(0.1)
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    if _JOINS in os.environ:
+        threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        sleep(0.5)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+@contextmanager
+def _helpers(context: click.Context, out: Path, jobs: int) -> Iterator[None]:
+    """Have more processes work on a sweep; each has its share of the cores."""
+    if jobs < 2 or _joins():
+        yield
+        return
+    threads = str(max(1, (os.cpu_count() or 1) // jobs))
+    torch.set_num_threads(int(threads))
+    environment = {**os.environ, _JOINS: "1", "OMP_NUM_THREADS": threads}
+    words = [sys.executable, "-m", "partavg", *resuming_words(context, out)]
+    own = program(context)
+    command = [sys.executable, *own, *words[3:]] if own else words
+    with (out / "helpers.log").open("w") as log:
+        helpers = [
+            subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+            for _ in range(jobs - 1)
+        ]
+        try:
+            yield
+        finally:
+            _end(helpers)
+
+
+def _end(helpers: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Let helpers save what they are at, and end."""
+    for helper in helpers:
+        if helper.poll() is None:
+            helper.terminate()
+    for helper in helpers:
+        helper.wait()

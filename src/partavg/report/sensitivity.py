@@ -1,0 +1,48 @@
+"""Sensitivity curves: what each scheme reaches against a setting that was swept."""
+
+from collections.abc import Sequence
+from html import escape
+
+import numpy as np
+
+from partavg.report.chart import draw, swatch
+from partavg.report.charts import Chart, Line
+from partavg.report.curves import Curve
+from partavg.sweeps.findings import Tuned
+from partavg.sweeps.space import Axis
+from partavg.verdict import name
+
+
+def sensitivity(found: Sequence[Tuned]) -> list[str]:
+    """A figure for every setting that is a number; none where nothing trained."""
+    if not found or found[0].metric is None:
+        return []
+    return [drawn for axis in found[0].axes if (drawn := _figure(found, axis))]
+
+
+def _figure(found: Sequence[Tuned], axis: Axis) -> str:
+    metric = found[0].metric
+    assert metric
+    lines = []
+    for place, one in enumerate(found):
+        points = np.array(one.curve(axis), dtype=np.float64).reshape(-1, 2)
+        if len(points) > 1:
+            lines.append(Line(place, place, Curve(points[:, 0], points[:, 1] * metric.scale)))
+    if not lines:
+        return ""
+    positive = all((line.curve.x > 0).all() for line in lines)
+    widest = max(line.curve.x.max() for line in lines), min(line.curve.x.min() for line in lines)
+    log = positive and widest[0] / widest[1] >= 4
+    title = f"{name(metric).capitalize()} on validation samples against {axis.key}"
+    best = "the best over all other settings, " if len(found[0].axes) > 1 else ""
+    chart = Chart(f"sweep-{axis.key}", title, "", axis.key, name(metric), lines, log_x=bool(log))
+    legend = "".join(
+        f'<li><svg viewBox="0 0 28 8" aria-hidden="true">{swatch(line.group)}</svg> '
+        f"<bdi>{escape(found[line.group].scheme)}</bdi></li>"
+        for line in lines
+    )
+    return (
+        f'<figure id="chart-sweep-{escape(axis.key)}" class="sweep"><figcaption>'
+        f'<h3>{escape(title)}</h3><span class="soft">{best}one seed</span></figcaption>'
+        f'<ul class="keys">{legend}</ul><div class="plot">{draw(chart)}</div></figure>'
+    )

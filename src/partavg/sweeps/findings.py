@@ -1,0 +1,135 @@
+"""What a sweep found: best settings, how much they matter, and what is to be doubted."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from partavg.comparison import Result, StartedRun, results
+from partavg.metrics.metric import Metric
+from partavg.sweeps.outcome import better, outcome
+from partavg.sweeps.runner import Sweeping
+from partavg.sweeps.search import Tried, best, metric_of
+from partavg.sweeps.space import Axis, called
+from partavg.verdict import name
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What was tried of a scheme."""
+
+    scheme: str
+    tried: tuple[Tried, ...]
+    axes: tuple[Axis, ...]
+    metric: Metric | None
+
+    @property
+    def chosen(self) -> Tried | None:
+        """The best settings."""
+        return best(self.tried)
+
+    @property
+    def diverged(self) -> int:
+        """How many settings made training diverge."""
+        return sum(one.outcome.diverged for one in self.tried)
+
+    def edges(self) -> list[str]:
+        """The settings whose best value is the last one tried, in words."""
+        if self.chosen is None:
+            return []
+        values = dict(self.chosen.trial.point)
+        found = ((axis, axis.edge(values[axis.key])) for axis in self.axes)
+        return [
+            f"{axis.key} = {values[axis.key]:g} is the {edge} tried of {self.scheme}"
+            for axis, edge in found
+            if edge
+        ]
+
+    def curve(self, axis: Axis) -> list[tuple[Any, float]]:
+        """For every value of a setting the best that was reached with it, over all others."""
+        found: dict[Any, float] = {}
+        for one in self.tried:
+            value, reached = dict(one.trial.point)[axis.key], one.outcome.value
+            if not isinstance(value, int | float) or one.trial.until is not None:
+                continue
+            if reached is None or self.metric is None:
+                continue
+            if value not in found or better(self.metric, reached, found[value]):
+                found[value] = reached
+        return sorted(found.items())
+
+    def value(self, one: Tried | None) -> str:
+        """What settings reached, as the metric is written."""
+        if one is None or one.outcome.value is None or self.metric is None:
+            return "diverged"
+        unit = " %" if self.metric.unit == "%" else ""
+        return f"{one.outcome.value * self.metric.scale:{self.metric.form}}{unit}"
+
+
+def tuned(sweeping: Sweeping) -> list[Tuned]:
+    """What was tried of each scheme."""
+    found = [(scheme, tuple(sweeping.search.tried(scheme))) for scheme in sweeping.sweep.schemes]
+    metric = metric_of([one for _, tried in found for one in tried])
+    return [Tuned(scheme, tried, sweeping.sweep.axes, metric) for scheme, tried in found]
+
+
+def tested(sweeping: Sweeping) -> list[Result]:
+    """What the best settings reached on the test set."""
+    entries: list[StartedRun] = [
+        entry for scheme in sweeping.sweep.schemes for entry in sweeping.tests(scheme)
+    ]
+    return results(entries)
+
+
+def said(found: Sequence[Tuned]) -> list[str]:
+    """What was chosen and what is to be doubted, in sentences."""
+    chosen = [one for one in found if one.chosen]
+    by = f" by {name(chosen[0].metric)}" if chosen and chosen[0].metric else ""
+    best_of = "; ".join(
+        f"{one.scheme} {called(one.chosen.trial.point)}" for one in chosen if one.chosen
+    )
+    sentences = [f"Chosen on validation samples{by}, one seed: {best_of}."] if chosen else []
+    sentences += _at_one_setting(found)
+    edges = [edge for one in found for edge in one.edges()]
+    if edges:
+        sentences.append(f"At an edge: {'; '.join(edges)}. Widen the grid there and sweep again.")
+    failed = [one.scheme for one in found if one.tried and not one.chosen]
+    if failed:
+        sentences.append(
+            f"No settings tried of {', '.join(failed)} trained to the end: use others."
+        )
+    return sentences
+
+
+def lost(sweeping: Sweeping) -> list[str]:
+    """Which tests diverged with the settings that were chosen."""
+    found = []
+    for scheme in sweeping.sweep.schemes:
+        entries = sweeping.tests(scheme)
+        seeds = [entry.seed for entry in entries if (o := outcome(entry.folder)) and o.diverged]
+        if seeds:
+            found.append(
+                f"{scheme} diverged in {len(seeds)} of {len(entries)} seeds of the test "
+                f"({', '.join(map(str, seeds))}), which are left out of its mean: its best "
+                f"settings on validation samples are not safe ones."
+            )
+    return found
+
+
+def _at_one_setting(found: Sequence[Tuned]) -> list[str]:
+    """How partial and periodic averaging compare where both have the same settings."""
+    known = {one.scheme: one for one in found}
+    if not {"periodic", "partial"} <= known.keys() or len(known["partial"].axes) != 1:
+        return []
+    partial, periodic = known["partial"], known["periodic"]
+    metric, axis = partial.metric, partial.axes[0]
+    ours, theirs = dict(partial.curve(axis)), dict(periodic.curve(axis))
+    both = [value for value in ours if value in theirs]
+    if metric is None or len(both) < 2:
+        return []
+    gaps = {value: (ours[value] - theirs[value]) * metric.scale for value in both}
+    low, high = min(gaps, key=gaps.__getitem__), max(gaps, key=gaps.__getitem__)
+    form = f"+{metric.form}"
+    return [
+        f"At one common {axis.key} partial − periodic would have been anything from "
+        f"{gaps[low]:{form}} (at {low:g}) to {gaps[high]:{form}} (at {high:g}).".replace("-", "−")
+    ]

@@ -1,0 +1,117 @@
+"""Settings that optuna suggests; it remembers them in a file, or in a database of the user's."""
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from partavg.core.seeds import fold
+from partavg.sweeps.outcome import outcome
+from partavg.sweeps.plan import Sweep
+from partavg.sweeps.search import Trial, Tried
+from partavg.sweeps.space import Axis, Point
+
+JOURNAL = "optuna.journal"
+SAMPLERS = {"tpe": "TPESampler", "gp": "GPSampler", "qmc": "QMCSampler", "random": "RandomSampler"}
+
+
+def require() -> Any:
+    """The package; a ValueError says how to get it."""
+    try:
+        import optuna
+    except ImportError:
+        raise ValueError(
+            "a search by optuna needs the package optuna: pip install 'partavg[optuna]'"
+        ) from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+class OptunaSearch:
+    """A study for each scheme; several processes may work on them."""
+
+    def __init__(self, sweep: Sweep, storage: str | None = None) -> None:
+        self._optuna, self.sweep = require(), sweep
+        if sweep.sampler not in SAMPLERS:
+            raise ValueError(f"sampler {sweep.sampler!r} is not known: use {', '.join(SAMPLERS)}")
+        self._storage = storage or _journal(sweep.out / JOURNAL)
+        self._seed = sweep.recipe.config().training.seed
+
+    def open(self, scheme: str) -> list[Trial]:
+        """Those that were asked for and not told: by others, or by one that was killed."""
+        running = (self._optuna.trial.TrialState.RUNNING,)
+        return [self._trial(scheme, one) for one in self._study(scheme).get_trials(states=running)]
+
+    def more(self, scheme: str) -> Trial | None:
+        """What optuna suggests next, a function of what it was told."""
+        study = self._study(scheme)
+        number = len(study.get_trials(deepcopy=False))
+        if number >= self.sweep.trials:
+            return None
+        sampler = getattr(self._optuna.samplers, SAMPLERS[self.sweep.sampler])
+        study.sampler = sampler(seed=fold(self._seed, scheme, number) % 2**32)
+        axes = {axis.key: self._distribution(axis) for axis in self.sweep.axes}
+        return self._trial(scheme, study.ask(axes))
+
+    def tell(self, scheme: str, trial: Trial) -> None:
+        """Say what came of it."""
+        known = outcome(trial.entry.folder)
+        if known is None:
+            return
+        state = self._optuna.trial.TrialState
+        value, metric = known.value, known.metric
+        sign = 1 if metric and metric.better == "higher" else -1  # studies maximize
+        how = {"state": state.FAIL} if value is None else {"values": sign * value}
+        self._study(scheme).tell(trial.number, skip_if_finished=True, **how)
+
+    def over(self, scheme: str) -> bool:
+        """Whether as many as wanted were told."""
+        return self.done(scheme) >= self.sweep.trials
+
+    def tried(self, scheme: str) -> list[Tried]:
+        """Those that are finished."""
+        trials = (self._trial(scheme, one) for one in self._study(scheme).get_trials())
+        found = ((trial, outcome(trial.entry.folder)) for trial in trials)
+        return [Tried(trial, known) for trial, known in found if known]
+
+    def work(self, scheme: str) -> float:
+        """One for each."""
+        return self.sweep.trials
+
+    def done(self, scheme: str) -> float:
+        """Those that were told."""
+        trials = self._study(scheme).get_trials(deepcopy=False)
+        return float(sum(trial.state.is_finished() for trial in trials))
+
+    @lru_cache  # noqa: B019  a search lives as long as its process
+    def _study(self, scheme: str) -> Any:
+        return self._optuna.create_study(
+            storage=self._storage,
+            study_name=f"{self.sweep.recipe.name} {scheme}",
+            direction="maximize",
+            load_if_exists=True,
+        )
+
+    def _distribution(self, axis: Axis) -> Any:
+        known = self._optuna.distributions
+        if axis.ends is None:
+            return known.CategoricalDistribution(tuple(range(len(axis.values))))
+        return known.FloatDistribution(*axis.ends, log=axis.log)
+
+    def _trial(self, scheme: str, asked: Any) -> Trial:
+        point: Point = tuple(
+            (axis.key, _value(axis, asked.params[axis.key])) for axis in self.sweep.axes
+        )
+        return Trial(asked.number, point, self.sweep.trial(scheme, asked.number, point))
+
+
+def _value(axis: Axis, suggested: Any) -> Any:
+    """A number with four digits, or one of the values listed."""
+    return float(f"{suggested:.4g}") if axis.ends else axis.values[suggested]
+
+
+def _journal(path: Path) -> Any:
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return JournalStorage(JournalFileBackend(str(path), lock_obj=JournalFileOpenLock(str(path))))

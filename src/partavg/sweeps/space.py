@@ -1,0 +1,187 @@
+"""What a sweep tries: values of settings, listed or drawn."""
+
+import math
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice, product
+from typing import Any
+
+import numpy as np
+
+from partavg.config_toml import assignment
+from partavg.core.seeds import fold
+
+Point = tuple[tuple[str, Any], ...]
+"""A value for every setting that is tuned."""
+
+_DRAWN = re.compile(r"(\w+)\(([^()]*)\)")
+_RANGES = ("uniform", "loguniform")
+_FIXED = {
+    "training.seed": "fresh seeds are what settings are tested with",
+    "training.scale": "settings are compared with one budget",
+    "training.steps": "settings are compared with one budget",
+    "training.epochs": "settings are compared with one budget",
+    "training.validation": "it is what settings are chosen on; use --validation",
+    "data.name": "settings are compared on one task",
+    "split.name": "settings are compared on one task",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A setting and what is tried of it: `values`, or numbers between two `ends`."""
+
+    key: str
+    values: tuple[Any, ...] = ()
+    ends: tuple[float, float] | None = None
+    log: bool = False
+    """Whether numbers are drawn evenly on a logarithmic scale."""
+
+    @classmethod
+    def parse(cls, text: str) -> "Axis":
+        """An axis from `key=value,value,…` or `key=loguniform(low, high)`.
+
+        >>> Axis.parse("training.lr=0.1,0.2").values, Axis.parse("split.alpha=uniform(1, 3)").ends
+        ((0.1, 0.2), (1.0, 3.0))
+        """
+        key, equals, given = text.partition("=")
+        key, given = key.strip(), given.strip()
+        if not (equals and key):
+            raise ValueError(
+                f"grid {text!r} is not of the form key=value,value: use training.lr=0.1,0.2 or "
+                f"training.lr=loguniform(0.01, 1)"
+            )
+        if key in _FIXED:
+            raise ValueError(f"{key} cannot be tuned: {_FIXED[key]}")
+        if found := _DRAWN.fullmatch(given):
+            return cls._drawn(key, *found.groups())
+        values = _values(given)
+        if not values:
+            raise ValueError(f"grid {text!r} has no value: list some, like training.lr=0.1,0.2")
+        twice = [value for place, value in enumerate(values) if value in values[:place]]
+        if twice:
+            raise ValueError(f"grid {text!r} names {twice[0]!r} twice: name each value once")
+        return cls(key, values)
+
+    @classmethod
+    def _drawn(cls, key: str, kind: str, inside: str) -> "Axis":
+        if kind not in _RANGES:
+            raise ValueError(
+                f"{key}={kind}({inside}) is no way to draw: use {' or '.join(_RANGES)}"
+            )
+        try:
+            low, high = (float(end) for end in inside.split(","))
+        except ValueError:
+            raise ValueError(f"{key}={kind}({inside}): give two numbers, {kind}(0.01, 1)") from None
+        log = kind == "loguniform"
+        if not (math.isfinite(low) and math.isfinite(high) and low < high and (low > 0 or not log)):
+            least = "numbers above 0" if log else "finite numbers"
+            raise ValueError(f"{key}={kind}({inside}): give {least}, the lower first")
+        return cls(key, ends=(low, high), log=log)
+
+    def draw(self, generator: np.random.Generator) -> Any:
+        """One value, with four digits if it is a number that is drawn."""
+        if self.ends is None:
+            return self.values[generator.integers(len(self.values))]
+        low, high = self.ends
+        if self.log:
+            return float(f"{math.exp(generator.uniform(math.log(low), math.log(high))):.4g}")
+        return float(f"{generator.uniform(low, high):.4g}")
+
+    def edge(self, value: Any) -> str:
+        """Whether the best value is the "smallest" or the "largest" of those tried; empty if not.
+
+        Of numbers that are drawn those are at an edge which lie in a tenth of the range there.
+        """
+        if self.ends is None:
+            numbers = sorted(v for v in self.values if _is_number(v))
+            if len(numbers) < len(self.values) or len(numbers) < 2:
+                return ""
+            return {numbers[0]: "smallest", numbers[-1]: "largest"}.get(value, "")
+        low, high, at = (math.log(v) if self.log else v for v in (*self.ends, value))
+        place = (at - low) / (high - low)
+        return "smallest" if place < 0.1 else "largest" if place > 0.9 else ""
+
+    def __str__(self) -> str:
+        """As it was given."""
+        if self.ends is None:
+            return f"{self.key}={','.join(assignment('', v)[1:] for v in self.values)}"
+        return f"{self.key}={'loguniform' if self.log else 'uniform'}{self.ends}"
+
+
+def axes_of(texts: Sequence[str]) -> tuple[Axis, ...]:
+    """The axes of a sweep, each setting once."""
+    axes = tuple(map(Axis.parse, texts))
+    keys = [axis.key for axis in axes]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise ValueError(f"{key} is swept twice: give all its values in one --grid")
+    return axes
+
+
+def points(axes: Sequence[Axis], most: int | None, seed: int) -> list[Point]:
+    """What is tried of each scheme: every combination, or so many, drawn, if there are more.
+
+    >>> points(axes_of(["training.lr=0.1,0.2"]), None, seed=0)
+    [(('training.lr', 0.1),), (('training.lr', 0.2),)]
+    """
+    if any(axis.ends for axis in axes):
+        if most is None:
+            raise ValueError(
+                "values that are drawn never end: say by --budget how many runs to use"
+            )
+        return _draws(axes, most, seed)
+    size = math.prod(len(axis.values) for axis in axes)
+    every = product(*(axis.values for axis in axes))
+    if most is None or size <= most:
+        return [tuple(zip((a.key for a in axes), values, strict=True)) for values in every]
+    generator = np.random.default_rng(fold(seed, "sweep"))
+    kept = set(generator.choice(size, most, replace=False).tolist())
+    chosen = (values for place, values in enumerate(islice(every, size)) if place in kept)
+    return [tuple(zip((a.key for a in axes), values, strict=True)) for values in chosen]
+
+
+def _draws(axes: Sequence[Axis], count: int, seed: int) -> list[Point]:
+    """Each draw is a function of its number: with a larger budget the first ones stay."""
+    generators = (np.random.default_rng(fold(seed, "sweep", number)) for number in range(count))
+    return [tuple((axis.key, axis.draw(generator)) for axis in axes) for generator in generators]
+
+
+def overrides(point: Point) -> list[str]:
+    """What gives a recipe these settings."""
+    return [assignment(key, value) for key, value in point]
+
+
+def called(point: Point) -> str:
+    """Settings in words: lr = 0.1, momentum = 0.9."""
+    return ", ".join(f"{key.rpartition('.')[2]} = {_text(value)}" for key, value in point)
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if _is_number(value) else assignment("", value)[1:]
+
+
+def _values(given: str) -> tuple[Any, ...]:
+    """Values separated by commas, as TOML has them; what is none is a text."""
+    if not given:
+        return ()
+    try:
+        return tuple(tomllib.loads(f"values = [{given}]")["values"])
+    except tomllib.TOMLDecodeError:
+        pieces = [piece.strip() for piece in given.split(",")]
+        if not all(pieces):
+            raise ValueError(f"{given!r} has an empty value: list values like 0.1,0.2") from None
+        return tuple(map(_value, pieces))
+
+
+def _value(piece: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {piece}")["value"]
+    except tomllib.TOMLDecodeError:
+        return piece
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
