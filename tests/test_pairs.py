@@ -40,8 +40,8 @@ def test_the_usual_comparison() -> None:
     assert [one.adjusted for one in found] == holm([one.p for one in found])
     assert found[1].cell.endswith("] tie")
     assert how(found) == (
-        "Against periodic: paired by 3 seeds, 95 % intervals by Student's t, each for itself; a "
-        "tie is a difference that the seeds cannot tell, p ≥ 0.05 by Holm over 3 comparisons."
+        "Against periodic by accuracy: paired by seed (3 seeds), 95 % intervals, each for itself; "
+        "tie: no difference that the seeds can tell, p ≥ 0.05 by Holm over 3 comparisons."
     )
 
 
@@ -68,8 +68,8 @@ def test_few_seeds_are_not_evidence(seeds: int, outcome: str, said: str) -> None
     ours, theirs = (0.9, 0.8)[:seeds], (0.7, 0.6)[:seeds]
     (found,) = compared([result("periodic", *theirs), result("partial", *ours)], ACCURACY)
     assert (found.outcome, found.interval, found.p, found.adjusted) == (outcome, None, None, None)
-    assert found.cell == f"+20.00 ({said})"
-    assert how([found]) == f"Against periodic: {said}."
+    assert found.cell == f"+20.00 {outcome}"
+    assert how([found]) == f"Against periodic by accuracy: {said}."
 
 
 def test_only_those_with_enough_seeds_are_counted_by_holm() -> None:
@@ -83,7 +83,7 @@ def test_no_seed_in_common() -> None:
     other = Result("partial", ({"accuracy": 0.9},), (9,))
     (found,) = compared([PERIODIC, other], ACCURACY)
     assert (found.outcome, found.cell) == ("not compared", "–")
-    assert how([found]) == "Against periodic: no seed in common."
+    assert how([found]) == "Against periodic by accuracy: no seed in common."
 
 
 def test_equal_values_and_constant_differences() -> None:

@@ -147,22 +147,26 @@ class Compared:
         return self.difference.p
 
     @property
+    def mark(self) -> str:
+        """What stands beside a difference that is none, or that few seeds cannot tell."""
+        return self.outcome if self.outcome in ("tie", "one seed", "two seeds") else ""
+
+    @property
     def cell(self) -> str:
-        """The difference, its interval, and a mark where it is a tie."""
-        few = NOT_EVIDENCE.get(self.difference.seeds)
-        said = " tie" if self.outcome == "tie" else f" ({few})" if few else ""
-        return self.difference.cell + said
+        """The difference, its interval and its mark: +0.84 [−0.12, +1.80] tie."""
+        return f"{self.difference.cell} {self.mark}".strip()
 
 
-def compared(found: Sequence[Result], metric: Metric) -> list[Compared]:
+def compared(found: Sequence[Result], metric: Metric, base: Result | None = None) -> list[Compared]:
     """Each scheme against the reference: ahead or behind if p < 0.05 after Holm's correction.
 
-    Empty where there is nothing to compare, or where some were judged on validation samples.
+    The reference is `base` or, without one, what `reference` says. Empty where there is nothing to
+    compare, or where only some were judged on validation samples.
     """
     known = [result for result in found if result.values(metric.key)]
     if len(known) < 2 or mixed(known):
         return []
-    base = reference(known, metric)
+    base = base or reference(known, metric)
     others = [result for result in known if result is not base]
     apart = [Difference.of(result, base, metric) for result in others]
     tested = [(place, one.p) for place, one in enumerate(apart) if one.p is not None]
@@ -213,20 +217,21 @@ def how(found: Sequence[Compared]) -> str:
     """How schemes were compared, for a caption; empty where none were."""
     if not found:
         return ""
-    tested = sum(one.p is not None for one in found)
+    told = {one.difference.seeds for one in found if one.p is not None}
     few = sorted({one.difference.seeds for one in found} & NOT_EVIDENCE.keys())
     said = [NOT_EVIDENCE[seeds] for seeds in few]
-    if tested:
-        seeds = {one.difference.seeds for one in found if one.p is not None}
-        count = f"{min(seeds)} to {max(seeds)}" if len(seeds) > 1 else str(*seeds)
-        comparisons = "comparisons" if tested > 1 else "comparison"
+    if told:
+        count = f"{min(told)} to {max(told)}" if len(told) > 1 else str(*told)
+        tests = sum(one.p is not None for one in found)
         said.insert(
             0,
-            f"paired by {count} seeds, 95 % intervals by Student's t, each for itself; a tie is a "
-            f"difference that the seeds cannot tell, p ≥ {LEVEL:g} by Holm over {tested} "
-            f"{comparisons}",
+            f"paired by seed ({count} seeds), 95 % intervals, each for itself; tie: no difference "
+            f"that the seeds can tell, p ≥ {LEVEL:g} by Holm over {tests} "
+            f"comparison{'s' if tests > 1 else ''}",
         )
-    return f"Against {found[0].reference}: {'; '.join(said) or 'no seed in common'}."
+    said = said or ["no seed in common"]
+    first = found[0]
+    return f"Against {first.reference} by {name(first.difference.metric)}: {'; '.join(said)}."
 
 
 def name(metric: Metric) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from partavg.pairs import Compared, compared
 from partavg.report.runs import Group
 from partavg.verdict import main_metric, verdict
 
@@ -83,12 +84,22 @@ def together(groups: Sequence[Group], runs: Sequence[Path]) -> list[Group]:
 
 def seen(groups: Sequence[Group]) -> str:
     """What a comparison found, in a sentence; empty if the runs are not to be compared so."""
+    results = [group.result for group in groups]
+    return verdict(results) if _may_be_compared(groups) and main_metric(results) else ""
+
+
+def paired(groups: Sequence[Group]) -> list[Compared]:
+    """Each scheme against the reference; empty if the runs are not to be compared so."""
+    results = [group.result for group in groups]
+    metric = main_metric(results)
+    return compared(results, metric) if metric and _may_be_compared(groups) else []
+
+
+def _may_be_compared(groups: Sequence[Group]) -> bool:
+    """Whether there are several, of the same task and budget, all at their end."""
     alike = all(comparable(group, groups[0]) for group in groups)
     ended = all(run.summary for group in groups for run in group.runs)
-    results = [group.result for group in groups]
-    if len(groups) < 2 or not (alike and ended and main_metric(results)):
-        return ""
-    return verdict(results)
+    return len(groups) > 1 and alike and ended
 
 
 def _bare(name: object) -> str:
