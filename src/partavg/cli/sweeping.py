@@ -16,27 +16,75 @@ import click
 import torch
 
 from partavg import build
+from partavg import recipe as recipes
 from partavg.backends.processes import OneProcess
-from partavg.cli import drive, output
+from partavg.cli import drive, options, output
 from partavg.cli.datasets import Datasets
 from partavg.cli.resume import program, resuming_words
 from partavg.cli.sweep_report import announced, report
+from partavg.comparison import schemes_of
 from partavg.config import Execution
 from partavg.config_toml import dump_sections, section
-from partavg.folder import write_text
+from partavg.data.root import root
+from partavg.folder import next_folder, write_text
+from partavg.outputs import check_page
 from partavg.recipe_run import Run, execution
 from partavg.recipes.files import read
 from partavg.session import Diverged
 from partavg.sinks.progress import Display, display
 from partavg.stopping import StopRequest, stop_request
 from partavg.sweeps.outcome import note_diverged
-from partavg.sweeps.plan import PLAN, Sweep
+from partavg.sweeps.plan import AROUND, PLAN, Sweep, grid_around
 from partavg.sweeps.runner import Clock, Sweeping, Task
 from partavg.sweeps.search import Halving, Listed, Search
+from partavg.sweeps.space import axes_of
 
 _ENGINE = "engine.toml"
 _MOST_JOBS = 8
 _JOINS = "PARTAVG_JOINS_SWEEP"
+
+
+def sweep_command(
+    context: click.Context,
+    recipe: str,
+    grids: Sequence[str],
+    schemes: str | None,
+    seeds: int,
+    overrides: tuple[str, ...],
+    data: Path | None,
+    out: Path | None,
+    *,
+    resume: bool,
+    force: bool,
+    validation: float = 0.1,
+    budget: int | None = None,
+    search: str = "listed",
+    sampler: str = "tpe",
+    storage: str | None = None,
+    jobs: int | None = None,
+) -> None:
+    """What `partavg sweep` does, and `partavg compare --tune`."""
+    with output.bad_input(), output.plain_warnings():
+        options.check_resume(out, resume=resume, force=force)
+        if out is None and output.launched():
+            raise ValueError("ranks of torchrun share a sweep by its folder: give --out")
+        chosen = recipes.load(recipe, overrides)
+        named = tuple(name.strip() for name in (schemes or "").split(",") if name.strip())
+        sweep = Sweep(
+            chosen,
+            named if schemes else schemes_of(chosen),
+            axes_of(grids or [grid_around(chosen, "training.lr", AROUND)]),
+            seeds,
+            out or next_folder("sweep"),
+            validation,
+            budget,
+            search,
+            sampler,
+        )
+        check_page(sweep.out / "report.html", force=force or resume)
+        sweeping, datasets = prepared(sweep, root(data), storage, resume=resume, force=force)
+        jobs = jobs or jobs_for(sweep)
+    drive_sweep(context, sweeping, datasets, jobs)
 
 
 def search_of(sweep: Sweep, datasets: Datasets, storage: str | None) -> Search:
@@ -58,10 +106,10 @@ def search_of(sweep: Sweep, datasets: Datasets, storage: str | None) -> Search:
 
 
 def prepared(
-    sweep: Sweep, root: Path, storage: str | None, *, resume: bool, force: bool
+    sweep: Sweep, folder: Path, storage: str | None, *, resume: bool, force: bool
 ) -> tuple[Sweeping, Datasets]:
     """A sweep that can begin; a ValueError says what is wrong with it."""
-    datasets = Datasets(root)
+    datasets = Datasets(folder)
     joins = _joins()
     sweep.check()
     begun = (sweep.out / PLAN).exists()

@@ -43,6 +43,6 @@ def _figure(found: Sequence[Tuned], axis: Axis) -> str:
     )
     return (
         f'<figure id="chart-sweep-{escape(axis.key)}" class="sweep"><figcaption>'
-        f'<h3>{escape(title)}</h3><span class="soft">{best}one seed</span></figcaption>'
-        f'<ul class="keys">{legend}</ul><div class="plot">{draw(chart)}</div></figure>'
+        f'<h3>{escape(title)}</h3><span class="soft">{best}one seed</span>'
+        f'<ul class="keys">{legend}</ul></figcaption><div class="plot">{draw(chart)}</div></figure>'
     )

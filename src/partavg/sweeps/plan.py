@@ -12,6 +12,7 @@ from partavg.config import Config
 from partavg.config_toml import settings
 from partavg.folder import RunFolder, write_json
 from partavg.recipe import Recipe
+from partavg.registry import suggestion
 from partavg.sweeps.space import Axis, Point, called, overrides, points
 
 PLAN = "sweep.json"
@@ -149,6 +150,22 @@ class Sweep:
                     f"{self.out} holds a sweep with {key} = {stored.get(key)!r}, and not "
                     f"{value!r}: resume it as it was, or use another --out"
                 )
+
+
+AROUND, AROUND_A_LITTLE = (0.25, 0.5, 1, 2, 4), (0.5, 1, 2)
+
+
+def grid_around(recipe: Recipe, key: str, factors: Sequence[float]) -> str:
+    """The grid of a setting's values around that of a recipe."""
+    known = settings(recipe.config(next(iter(recipe.schemes), None)))
+    if key not in known:
+        raise ValueError(f"unknown key {key!r} to tune: {suggestion(key, known)}")
+    value = known[key]
+    if isinstance(value, bool) or not isinstance(value, int | float) or value == 0:
+        raise ValueError(
+            f"{key} = {value!r} has no values around it: list some with `partavg sweep --grid`"
+        )
+    return f"{key}={around(value, factors)}"
 
 
 def around(value: float, factors: Sequence[float]) -> str:

@@ -11,6 +11,7 @@ EXAMPLES = """\b
 Examples:
   partavg compare
   partavg compare --seeds 3
+  partavg compare --tune lr --seeds 3
   partavg compare recipe.toml --schemes periodic,4-parts,partial --set averaging.interval=8
 """
 
@@ -18,6 +19,12 @@ Examples:
 @click.command(epilog=EXAMPLES)
 @options.recipe_or_demo
 @options.schemes
+@click.option(
+    "--tune",
+    metavar="KEY",
+    help="Let each scheme have its own best of three values around the recipe's, chosen on "
+    "validation samples: lr, or any setting that is a number. `partavg sweep` does more.",
+)
 @options.seeds
 @options.settings
 @options.data
@@ -29,6 +36,7 @@ def compare(
     context: click.Context,
     recipe: str,
     schemes: str | None,
+    tune: str | None,
     seeds: int,
     overrides: tuple[str, ...],
     data: Path | None,
@@ -42,6 +50,10 @@ def compare(
     it the demo is run: 64 workers with uneven shares of a subset of Fashion-MNIST that comes with
     the package.
     """
+    if tune:
+        _tuned(context, recipe, schemes, tune, seeds, overrides, data, out, resume, force)
+        return
+
     from partavg import comparison as comparing
     from partavg import recipe as recipes
     from partavg.build import check
@@ -93,6 +105,32 @@ def compare(
                 console.print("\n".join(said), highlight=False, soft_wrap=True)
         if diverged:
             output.fail("; ".join(diverged), output.DIVERGED)
+
+
+def _tuned(
+    context: click.Context,
+    recipe: str,
+    schemes: str | None,
+    tune: str,
+    seeds: int,
+    overrides: tuple[str, ...],
+    data: Path | None,
+    out: Path | None,
+    resume: bool,
+    force: bool,
+) -> None:
+    """Compare schemes, each with its own best of three values: a small sweep."""
+    from partavg import recipe as recipes
+    from partavg.cli import output
+    from partavg.cli.sweeping import sweep_command
+    from partavg.sweeps.plan import AROUND_A_LITTLE, grid_around
+
+    with output.bad_input(), output.plain_warnings():
+        key = "training.lr" if tune == "lr" else tune
+        grid = grid_around(recipes.load(recipe, overrides), key, AROUND_A_LITTLE)
+    sweep_command(
+        context, recipe, [grid], schemes, seeds, overrides, data, out, resume=resume, force=force
+    )
 
 
 def _others(count: int) -> str:

@@ -14,7 +14,6 @@ Examples:
   partavg sweep --grid 'training.lr=loguniform(0.003, 0.1)' --budget 36 --search halving
   partavg sweep --grid 'training.lr=loguniform(0.003, 0.1)' --budget 24 --search optuna
 """
-AROUND = (0.25, 0.5, 1, 2, 4)
 
 
 @click.command(epilog=EXAMPLES)
@@ -92,35 +91,23 @@ def sweep(
     killed goes on with --resume. Several processes can share one: --jobs, torchrun with --out, or
     the same command with --resume on another terminal or machine that sees --out.
     """
-    from partavg import recipe as recipes
-    from partavg.cli import output
-    from partavg.cli.sweeping import drive_sweep, jobs_for, prepared
-    from partavg.comparison import schemes_of
-    from partavg.data.root import root
-    from partavg.folder import next_folder
-    from partavg.outputs import check_page
-    from partavg.sweeps.plan import Sweep, around
-    from partavg.sweeps.space import axes_of
+    from partavg.cli.sweeping import sweep_command
 
-    with output.bad_input(), output.plain_warnings():
-        options.check_resume(out, resume=resume, force=force)
-        if out is None and output.launched():
-            raise ValueError("ranks of torchrun share a sweep by its folder: give --out")
-        chosen = recipes.load(recipe, overrides)
-        named = tuple(name.strip() for name in (schemes or "").split(",") if name.strip())
-        rate = chosen.config().training.lr
-        planned = Sweep(
-            chosen,
-            named or schemes_of(chosen),
-            axes_of(grids or [f"training.lr={around(rate, AROUND)}"]),
-            seeds,
-            out or next_folder("sweep"),
-            validation,
-            budget,
-            search,
-            sampler,
-        )
-        check_page(planned.out / "report.html", force=force or resume)
-        sweeping, datasets = prepared(planned, root(data), storage, resume=resume, force=force)
-        jobs = jobs or jobs_for(planned)
-    drive_sweep(context, sweeping, datasets, jobs)
+    sweep_command(
+        context,
+        recipe,
+        grids,
+        schemes,
+        seeds,
+        overrides,
+        data,
+        out,
+        resume=resume,
+        force=force,
+        validation=validation,
+        budget=budget,
+        search=search,
+        sampler=sampler,
+        storage=storage,
+        jobs=jobs,
+    )

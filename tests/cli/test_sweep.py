@@ -1,0 +1,133 @@
+"""`partavg sweep` as a person uses it."""
+
+import csv
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from tests.cli.program import partavg, wait_for_rows
+from tests.processes import Command
+
+SWEEP = ("--grid", "training.lr=0.02,0.05", "--schemes", "periodic,partial", "--seeds", 2)
+
+
+def found(out: Path) -> dict[str, object]:
+    """All numbers of a sweep but the times it took."""
+    tests = {
+        path.parent.name: {k: v for k, v in json.loads(path.read_text()).items() if k != "seconds"}
+        for path in sorted(out.glob("test/*/summary.json"))
+    }
+    return {"tried": (out / "sweep.csv").read_text(), "tests": tests}
+
+
+def test_sweep(recipe: Path, tmp_path: Path) -> None:
+    done = partavg("sweep", recipe, *SWEEP, "--jobs", 1, "--out", "out", cwd=tmp_path)
+    for words in (
+        "periodic, lr = 0.05: ",
+        "% on validation samples",
+        "best settings",
+        "Chosen on validation samples by accuracy, one seed: periodic lr = 0.0",
+        "On the test set, with fresh seeds: ",
+        "two seeds: no interval",
+        "At one common training.lr partial − periodic would have been",
+        "At an edge: training.lr = ",
+        "report: out/report.html",
+    ):
+        assert words in done.stdout
+    tuned = list((tmp_path / "out/tune").glob("*/*/summary.json"))
+    assert len(tuned) == 4
+    assert all(json.loads(path.read_text())["judged_on"] == "validation" for path in tuned)
+    tests = list((tmp_path / "out/test").glob("*/summary.json"))
+    assert {path.parent.name for path in tests} == {
+        f"{scheme}-seed{seed}" for scheme in ("periodic", "partial") for seed in (1, 2)
+    }
+    assert not any("judged_on" in path.read_text() for path in tests)
+    rows = list(csv.DictReader((tmp_path / "out/sweep.csv").open()))
+    assert len(rows) == 4
+    assert [row["scheme"] for row in rows if row["chosen"] == "yes"] == ["periodic", "partial"]
+    page = (tmp_path / "out/report.html").read_text()
+    assert "Accuracy on validation samples against training.lr" in page
+    assert "Chosen on validation samples" in page
+    refused = partavg("sweep", recipe, *SWEEP, "--out", "out", cwd=tmp_path, code=2)
+    assert "holds a sweep: use --resume" in refused.stderr
+    again = ("sweep", recipe, *SWEEP, "--seeds", 3, "--out", "out", "--resume")
+    refused = partavg(*again, cwd=tmp_path, code=2)
+    assert "holds a sweep with seeds = 2, and not 3" in refused.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("search", ["listed", "halving", "optuna"])
+def test_a_killed_sweep_goes_on_to_the_same_result(
+    recipe: Path, tmp_path: Path, search: str
+) -> None:
+    grid = ("--grid", "training.lr=loguniform(0.01, 0.1)", "--budget", 8, "--search", search)
+    long = ("--set", "training.steps=60", "--schemes", "periodic,partial", "--seeds", 1)
+    arguments = ("sweep", recipe, *grid, *long, "--jobs", 1)
+    partavg(*arguments, "--out", "whole", cwd=tmp_path)
+    process = Command([*arguments, "--out", "out"], tmp_path, halts=60 + 12)
+    tried = tmp_path / "out/tune/periodic"
+    while len(list(tried.glob("*/metrics.jsonl"))) < 2:
+        assert process.poll() is None, process.communicate()
+    second = sorted(tried.glob("*/metrics.jsonl"))[1]
+    wait_for_rows(second, 4, process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    partavg(*arguments, "--out", "out", "--resume", cwd=tmp_path)
+    assert found(tmp_path / "out") == found(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_several_processes_share_a_sweep(recipe: Path, tmp_path: Path) -> None:
+    partavg("sweep", recipe, *SWEEP, "--jobs", 1, "--out", "one", cwd=tmp_path)
+    partavg("sweep", recipe, *SWEEP, "--jobs", 2, "--out", "two", cwd=tmp_path)
+    assert found(tmp_path / "one") == found(tmp_path / "two")
+
+
+def test_an_interrupted_sweep_says_how_to_go_on(recipe: Path, tmp_path: Path) -> None:
+    arguments = ("sweep", recipe, *SWEEP, "--jobs", 1, "--set", "training.steps=80")
+    process = Command([*arguments, "--out", "out"], tmp_path, halts=40)
+    wait_for_rows(tmp_path / "out/tune/periodic/00-lr=0.02/metrics.jsonl", 20, process)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate()
+    assert process.returncode == 130
+    command = errors.rpartition("continue with: partavg ")[2].split()
+    assert command[0] == "sweep"
+    done = partavg(*command, cwd=tmp_path)
+    assert "On the test set" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--grid", "training.rl=0.1"], "unknown key 'training.rl'"),
+        (["--grid", "training.lr="], "has no value"),
+        (["--grid", "training.lr=fast,slow"], "training.lr = \"fast\""),
+        (["--grid", "training.batch=0,4"], "training.batch = 0"),
+        (["--validation", "0"], "validation 0 leaves no samples"),
+        (["--validation", "0.00001"], "no validation set"),
+        (["--grid", "training.lr=uniform(0.1, 1)"], "--budget"),
+        (["--search", "halving", "--set", "metrics.evaluate_every=0"], "metrics.evaluate_every = 0"),
+        (["--schemes", "partial,partial"], "name each scheme once"),
+        (["--seeds", "0"], "0 seeds"),
+    ],
+)  # fmt: skip
+def test_bad_sweeps_get_a_sentence(
+    recipe: Path, tmp_path: Path, arguments: list[str], sentence: str
+) -> None:
+    done = partavg("sweep", recipe, *arguments, cwd=tmp_path, code=2)
+    assert sentence in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "runs").exists(), "nothing is left behind"
+
+
+def test_compare_tunes(recipe: Path, tmp_path: Path) -> None:
+    done = partavg(
+        "compare", recipe, "--tune", "lr", "--schemes", "periodic,partial", "--out", "out",
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert "one seed: not evidence" in done.stdout
+    rates = {path.name[3:] for path in (tmp_path / "out/tune/partial").iterdir()}
+    assert rates == {"lr=0.025", "lr=0.05", "lr=0.1"}
+    done = partavg("compare", recipe, "--tune", "model.name", cwd=tmp_path, code=2)
+    assert "has no values around it" in done.stderr
