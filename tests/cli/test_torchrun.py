@@ -188,3 +188,16 @@ def test_a_slow_rank_is_named_once() -> None:
     pauses = Stragglers()
     assert not any(pauses.take([0.01, 0.01, 9.0 if step % 3 else 0.01][:2]) for step in range(90))
     assert Stragglers().take([0.01]) == ""
+
+
+@pytest.mark.slow
+def test_ranks_share_a_sweep(recipe: Path, tmp_path: Path) -> None:
+    words = ("sweep", recipe, "--grid", "training.lr=0.02,0.05", "--schemes", "periodic,partial")
+    partavg(*words, "--seeds", 1, "--jobs", 1, "--out", "one", cwd=tmp_path)
+    with by_hand([*words, "--seeds", 1, "--out", "two"], tmp_path) as ranks:
+        (said, wrong), (nothing, _) = (rank.communicate() for rank in ranks)
+    assert [rank.returncode for rank in ranks] == [0, 0], wrong
+    assert "On the test set, with fresh seeds" in said
+    assert not nothing
+    one, two = ((tmp_path / out / "sweep.csv").read_text() for out in ("one", "two"))
+    assert one == two

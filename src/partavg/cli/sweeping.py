@@ -68,6 +68,8 @@ def sweep_command(
         options.check_resume(out, resume=resume, force=force)
         if out is None and output.launched():
             raise ValueError("ranks of torchrun share a sweep by its folder: give --out")
+        if force and output.launched():
+            raise ValueError("--force would remove what other ranks work on: use another --out")
         chosen = recipes.load(recipe, overrides)
         named = tuple(name.strip() for name in (schemes or "").split(",") if name.strip())
         sweep = Sweep(
