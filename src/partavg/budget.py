@@ -24,6 +24,12 @@ def larger(folder: RunFolder, stored: Config, wanted: Config, data: Dataset) -> 
     training = replace(stored.training, steps=wanted.training.steps, epochs=wanted.training.epochs)
     longer = replace(stored, training=training)
     _check_rates(stored, longer, old, data)
+    if build.freeze_at(stored, data) != build.freeze_at(longer, data):
+        raise ValueError(
+            f"averaging.freeze_at = {stored.averaging.freeze_at} is a share of the budget: with "
+            f"the larger one statistics would have been frozen later; begin again with the larger "
+            f"budget and another --out"
+        )
     if folder.finished and checkpoint.latest_step(folder.checkpoints) is None:
         raise ValueError(
             f"{folder.path} is finished and kept no checkpoint to go on from: begin again with "

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from partavg.backends.checks import device_of
 from partavg.backends.planner import (
+    check_freezing,
     check_fresh,
     check_needs,
     check_recut,
@@ -56,6 +57,13 @@ def steps(config: Config, data: Dataset) -> int:
         return max(1, nearest(training.epochs, length["epochs"]))
     assert training.steps is not None
     return max(1, nearest(training.steps, length["steps"]))
+
+
+def freeze_at(config: Config, data: Dataset) -> int | None:
+    """The step after which statistics are frozen; None where they never are."""
+    if config.averaging.buffers != "frozen":
+        return None
+    return max(1, nearest(config.averaging.freeze_at, Fraction(steps(config, data))))
 
 
 def scaled(config: Config, data: Dataset) -> Dataset:
@@ -225,6 +233,7 @@ def simulation(
         partition=averaging.partition,
         weights=averaging.weights,
         buffers=averaging.buffers,
+        freeze_at=freeze_at(config, full),
         local=averaging.local,
         participation=participation(config),
         bank=config.participation.bank,
@@ -278,6 +287,7 @@ def check(config: Config, full: Dataset) -> None:
     rows = RowModel(_model(config, data), loss(config), torch.device("cpu"))
     own = averaging.local, rows.params, rows.buffers, averaging.buffers
     params, _ = what_is_shared(*own)
+    check_freezing(averaging.buffers, freeze_at(config, full), rows.statistics)
     cut_of(params, averaging.partition, parts, training.seed)
     check_images(config, data)
     chosen(config.metrics)

@@ -83,6 +83,8 @@ class Averaging:
     """A name, or for each part the patterns of the names of its tensors."""
     weights: WeightsPolicy | tuple[float, ...] = "uniform"
     buffers: Buffers = "part"
+    freeze_at: Annotated[float, Gt(0), Lt(1)] = 0.5
+    """Of the budget, after how much statistics are frozen, where `buffers` are."""
     local: tuple[str, ...] = ()
     """Patterns of the names of what is never averaged."""
     shuffle: bool = False

@@ -65,6 +65,7 @@ PLAIN: dict[str, dict[str, Any]] = {
     "personal, kept": {"local": ["0.*"], "participation": Participation(WORKERS, 4, 3, "none")},
     "personal, some never": {"local": ["3.*"], "participation": Participation(WORKERS, 4)},
     **{f"buffers {name}": {"buffers": name} for name in ("every", "local", "recompute")},
+    "buffers frozen": {"buffers": "frozen", "freeze_at": 5},
 }  # fmt: skip
 ALL = {**SOLVERS, "feddyn": FedDyn}
 CASES = PLAIN | {f"solver {name}": {"solver": make()} for name, make in ALL.items()}

@@ -68,6 +68,7 @@ def test_names_can_be_those_of_a_module() -> None:
         ({"solver.momentum": "high"}, "solver.momentum = "),
         ({"averaging.delay": 1}, "cannot be used with Flower"),
         ({"averaging.buffers": "recompute"}, "cannot be used with Flower"),
+        ({"averaging.buffers": "frozen"}, "cannot be used with Flower"),
         ({"averaging.mix": 0.5}, "averaging.mix and .* cannot be used with Flower"),
         ({"averaging.wire": "int8"}, "averaging.wire = 'int8' cannot be used with Flower"),
         ({"averaging.offsets": "[0, 1, 2, 3]"}, "averaging.offsets, .* cannot be used with Flower"),

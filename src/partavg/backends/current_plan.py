@@ -62,6 +62,12 @@ class CurrentPlan:
         keys = ("interval", "parts", "start", "multiples", "offsets")
         workers.notes["schedule"] = {key: getattr(follows, key) for key in keys}
 
+    def follow(self, planner: Callable[[Schedule], Plan]) -> Plan:
+        """Let another planner make the plan of the same schedule; the plan until now."""
+        before, self._planner = self.plan, planner
+        self.plan = self._planned(before.schedule)
+        return before
+
     def load(self, workers: Workers) -> None:
         """Take up the plan that workers had when they were saved."""
         now = workers.notes.get("schedule")

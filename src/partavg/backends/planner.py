@@ -12,7 +12,7 @@ from torch import Tensor
 from partavg.core.abilities import abilities, name_of
 from partavg.core.adapt import Adapt
 from partavg.core.aggregate import Aggregate, weighted_sum
-from partavg.core.arguments import check_choice
+from partavg.core.arguments import check_choice, check_whole
 from partavg.core.buffer_parts import partition_buffers
 from partavg.core.cuts import PARTITIONS, by_name, fresh
 from partavg.core.fragments import Patterns
@@ -21,7 +21,7 @@ from partavg.core.layout import Layout
 from partavg.core.local_columns import LocalColumns, Sharing, sharing
 from partavg.core.pace import Pace
 from partavg.core.participation import Participation, Swap, swap_
-from partavg.core.partition import Partition, Span, merged
+from partavg.core.partition import Partition, Span, merged, without
 from partavg.core.plan import Plan, check_mix
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
@@ -30,7 +30,7 @@ from partavg.core.workers import Workers
 from partavg.registry import mismatch
 from partavg.sentences import shown
 
-Buffers = Literal["part", "every", "local", "recompute"]
+Buffers = Literal["part", "every", "local", "recompute", "frozen"]
 WeightsPolicy = Literal["uniform", "samples"]
 Weights = WeightsPolicy | Sequence[float] | Tensor
 """p_i by a policy, or a number per client; they need not sum to 1."""
@@ -58,18 +58,21 @@ class Planner:
     counters: tuple[int, ...] = ()
     mix: float | None = None
     wire: str = "full"
+    frozen: tuple[Span, ...] = ()
+    """Statistics that are frozen by now."""
 
     def __call__(self, schedule: Schedule) -> Plan:
         """A plan; a delay that does not fit a shorter interval is shortened."""
         params, count, drawn = self.params, schedule.parts, None
         cut = cut_of(params, self.partition, count, self.seed)
         parts = tuple(map(params.among_all, cut.parts))
+        buffers = map(self.statistics.among_all, self._buffer_parts(cut))
         if count > 1 and draws_columns(self.partition):
             drawn = Fresh(merged(chain(*parts)), count, self.seed)
         return Plan(
             schedule,
             Partition(params.layout.size, parts, params.local_spans),
-            tuple(map(self.statistics.among_all, self._buffer_parts(cut))),
+            tuple(without(spans, self.frozen) for spans in buffers),
             self.weights,
             self.participation,
             self.pace,
@@ -83,6 +86,7 @@ class Planner:
             self.mix,
             drawn,
             wire=self.wire,
+            frozen=self.frozen,
         )
 
     def _buffer_parts(self, partition: Partition) -> tuple[tuple[Span, ...], ...]:
@@ -90,7 +94,7 @@ class Planner:
         if self.buffers not in get_args(Buffers):
             known = ", ".join(get_args(Buffers))
             raise ValueError(f"buffers {shown(self.buffers)} is not known: use {known}")
-        if self.buffers == "part":
+        if self.buffers in ("part", "frozen"):
             return partition_buffers(partition, self.params.shared, self.statistics.shared).parts
         size = self.statistics.shared.size
         everything = (Span(0, size),) if self.buffers == "every" and size else ()
@@ -305,7 +309,34 @@ def what_is_shared(
             f"buffers 'recompute' makes statistics for one model of all workers, and with local "
             f"{list(local)} there is none: use part, every or local"
         )
+    if found[1].local_spans and policy == "frozen":
+        raise ValueError(
+            f"buffers 'frozen' gives all workers the same statistics, and local {list(local)} "
+            f"keeps some apart: use part, every or local"
+        )
     return found
+
+
+def check_freezing(buffers: str, freeze_at: Any, statistics: Sequence[Span]) -> None:
+    """Raise a ValueError if it is not said when statistics are frozen, or there are none."""
+    if buffers != "frozen":
+        if freeze_at is not None:
+            raise ValueError(
+                f"freeze_at {shown(freeze_at)} is for statistics that are frozen, and buffers are "
+                f"{shown(buffers)}: use buffers = 'frozen', or leave it out"
+            )
+        return
+    if freeze_at is None:
+        raise ValueError(
+            "buffers 'frozen' must know after which step: give freeze_at, for example half of all "
+            "steps"
+        )
+    check_whole("freeze_at", freeze_at, 1)
+    if not statistics:
+        raise ValueError(
+            "buffers 'frozen' freezes BatchNorm's statistics, and the model trains none: use part, "
+            "or a model with BatchNorm"
+        )
 
 
 def check_covers(cut: Partition, params: Layout, local: tuple[Span, ...] = ()) -> None:

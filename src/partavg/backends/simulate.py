@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -34,6 +35,7 @@ from partavg.backends.planner import (
     bank_device,
     check_aggregate,
     check_drawn_weights,
+    check_freezing,
     check_fresh,
     check_needs,
     check_recut,
@@ -48,14 +50,14 @@ from partavg.core import average
 from partavg.core.adapt import Adapt
 from partavg.core.aggregate import Aggregate, weighted_sum
 from partavg.core.arguments import check_whole
-from partavg.core.loop import Batch, Record, Watch, train, unwatched
+from partavg.core.loop import Batch, Engine, Record, Watch, train, unwatched
 from partavg.core.pace import Pace
 from partavg.core.participation import Participation
 from partavg.core.partition import Partition
-from partavg.core.plan import check_delay
+from partavg.core.plan import Plan, check_delay
 from partavg.core.reduce import accumulating
 from partavg.core.schedule import Schedule
-from partavg.core.settle import common_model
+from partavg.core.settle import common_model, freeze_
 from partavg.core.solver import Solver
 from partavg.core.trial import check_abilities, shared_names
 from partavg.core.wire_formats import Wire
@@ -92,18 +94,19 @@ class Simulation:
     `split` holds the indices of each worker's samples, or masks. `lr` is a number or a function of
     the step. `weights` are "uniform", by "samples" owned, or a number per client. `buffers` says
     what becomes of BatchNorm's statistics: averaged with their "part", at "every" averaging, kept
-    "local", or local and "recompute"d from training samples for evaluation. `local` are patterns of
-    names, like "head.*": parameters and buffers that belong to no part, are never averaged and stay
-    with their client, see docs/personal.md. With `participation` only some of the workers train at
-    a time, with `pace` not all of them take every step; what a client that is not active keeps is
-    in a `bank` on the "device" or the "cpu". `partition` is a name like "channel" or "strided",
-    "fresh" for columns drawn anew every time, a `Partition`, or for each part a list of patterns of
-    names. `delay` lets averages arrive later, `mix` is Streaming DiLoCo's α, see docs/streaming.md,
-    `wire` rounds messages as that of `attach` does, see docs/wire-formats.md, `adapt` changes the
-    schedule while training goes on. `aggregate` is what becomes of the workers' messages, by
-    default their weighted sum. `transform` makes of stored samples what the model sees, for example
-    `Images`. `precision` and `deterministic` are the fused engine's. The workers are dealt over
-    `processes`, which all make the same calls.
+    "local", local and "recompute"d from training samples for evaluation, or averaged with their
+    part and "frozen" after step `freeze_at`: then all workers normalize by the same, also in
+    training (FixBN). `local` are patterns of names, like "head.*": parameters and buffers that
+    belong to no part, are never averaged and stay with their client, see docs/personal.md. With
+    `participation` only some of the workers train at a time, with `pace` not all of them take every
+    step; what a client that is not active keeps is in a `bank` on the "device" or the "cpu".
+    `partition` is a name like "channel" or "strided", "fresh" for columns drawn anew every time, a
+    `Partition`, or for each part a list of patterns of names. `delay` lets averages arrive later,
+    `mix` is Streaming DiLoCo's α, see docs/streaming.md, `wire` rounds messages as that of `attach`
+    does, see docs/wire-formats.md, `adapt` changes the schedule while training goes on. `aggregate`
+    is what becomes of the workers' messages, by default their weighted sum. `transform` makes of
+    stored samples what the model sees, for example `Images`. `precision` and `deterministic` are
+    the fused engine's. The workers are dealt over `processes`, which all make the same calls.
 
     >>> from partavg import iid
     >>> x = torch.arange(40.0).view(40, 1)
@@ -132,6 +135,7 @@ class Simulation:
         partition: Cut = "channel",
         weights: Weights = "uniform",
         buffers: Buffers = "part",
+        freeze_at: int | None = None,
         local: Sequence[str] = (),
         participation: Participation | None = None,
         bank: Bank = "device",
@@ -178,6 +182,8 @@ class Simulation:
         check_wire(wire, partition, aggregate, put_away=put_away)
         self._lr = rate_of(lr)
         self._recompute = buffers == "recompute"
+        check_freezing(buffers, freeze_at, self._model.statistics)
+        self._freeze_at, self._frozen = freeze_at, False
         self._transform = as_seen(known, placed(transform, self._device))
         self._seen = _as_evaluated(self._transform)
         near = self._model.dtype, self._device, store
@@ -211,6 +217,7 @@ class Simulation:
                 "delay": delay,
                 "local": local,
                 "aggregate": aggregate,
+                **({} if freeze_at is None else {"freeze_at": freeze_at}),
                 **({"offsets": schedule.offsets} if schedule.offsets else {}),
                 **({} if mix is None else {"mix": mix}),
                 **({} if wire == "full" else {"wire": wire}),
@@ -220,7 +227,7 @@ class Simulation:
             adapt=adapt,
         )
         self._sharing = what_is_shared(local, self._model.params, self._model.buffers, buffers)
-        planner = Planner(
+        self._planner = planner = Planner(
             *self._sharing,
             partition,
             buffers,
@@ -247,7 +254,7 @@ class Simulation:
 
         self.engine = self._processes.first(lambda: tried(trial, first, transform))
         self._engine_is_free = engine == "auto"
-        self._engine = self.engine.build(self._model)
+        self._engine: Engine = self.engine.build(self._model)
         self._owners: tuple[Partition | None, Tensor] = None, torch.empty(0)
         self._mean: tuple[Tensor | None, Tensor] = None, torch.empty(0)
         rows = len(self._here(np.arange(self.active)))
@@ -303,7 +310,8 @@ class Simulation:
     def use(self, engine: Choice) -> None:
         """Compute with an engine chosen before, for the same numbers, unless one was asked for."""
         if self._engine_is_free and engine[:2] != self.engine[:2]:
-            self.engine, self._engine = engine, engine.build(self._model)
+            self.engine = engine
+            self._build_engine()
             self.__dict__.pop("settings", None)  # they name the engine
 
     @property
@@ -342,9 +350,31 @@ class Simulation:
                 f"place for ({reason(error)}): mend the samples, or make the model larger"
             ) from error
 
+    def _freeze(self, frozen: bool) -> Plan:
+        """Train with statistics that are frozen, or with those of batches; the plan until now."""
+        before, self._frozen = self._frozen, frozen
+        if before != frozen:
+            self._build_engine()
+        columns = self._model.statistics if frozen else ()
+        return self._current.follow(replace(self._planner, frozen=columns))
+
+    def _build_engine(self) -> None:
+        del self._engine  # what it recorded may fill a GPU
+        model = self._model
+        if self._frozen:
+            given = model.skeleton, model.criterion, self._device
+            model = RowModel(*given, fixed_statistics=True)
+        self._engine = self.engine.build(model)
+
     def _train(self, until: int, watch: Watch) -> Iterator[Record]:
         workers, current, reduce = self.workers, self._current, self._processes.reduce
         while workers.step < until:
+            if workers.step == self._freeze_at:
+                before = self._freeze(True)
+                freeze_(workers, before, current.plan, reduce)
+            ends = [until]
+            if self._freeze_at is not None and workers.step < self._freeze_at:
+                ends.append(self._freeze_at)
             current.change_(workers, self._solver, self._lr(workers.step + 1), reduce)
             for record in train(
                 workers,
@@ -353,7 +383,7 @@ class Simulation:
                 plan=current.plan,
                 solver=self._solver,
                 lr=self._lr,
-                until=min(until, current.cycle_end(workers.step)) if current.adapt else until,
+                until=min([*ends, current.cycle_end(workers.step)] if current.adapt else ends),
                 reduce=reduce,
                 watch=watch,
             ):
@@ -376,6 +406,8 @@ class Simulation:
         self._processes.first(lambda: check_state(saved, lambda: self.settings, shapes))
         state = {k: v for k, v in saved.items() if k != "settings"} if saved else None
         self.workers.load_(self._states.deal(state))
+        if self._freeze_at is not None:
+            self._freeze(self.workers.step > self._freeze_at)
         self._current.load(self.workers)
 
     def consensus(self) -> nn.Module:

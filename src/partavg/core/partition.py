@@ -85,6 +85,19 @@ def merged(spans: Iterable[Span]) -> tuple[Span, ...]:
     return tuple(merged)
 
 
+def without(spans: Iterable[Span], others: Iterable[Span]) -> tuple[Span, ...]:
+    """What of the spans is in none of the others.
+
+    >>> without([Span(0, 4), Span(6, 9)], [Span(1, 2), Span(5, 7)])
+    (Span(start=0, stop=1), Span(start=2, stop=4), Span(start=7, stop=9))
+    """
+    left = tuple(spans)
+    for start, stop in others:
+        pieces = (((a, min(b, start)), (max(a, stop), b)) for a, b in left)
+        left = tuple(Span(a, b) for both in pieces for a, b in both if a < b)
+    return left
+
+
 def _spans(parts: Any, local: Any) -> Iterator[tuple[int, int]]:
     """All spans, which must be pairs of whole numbers."""
     for part in (*parts, local) if isinstance(parts, tuple | list) else (parts,):

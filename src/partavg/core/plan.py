@@ -54,6 +54,8 @@ class Plan:
     """Whether averages are taken as they are, without the solver's outer step: a warm start."""
     wire: str = "full"
     """How messages that are simulated are rounded, see `WIRE_FORMATS`."""
+    frozen: tuple[Span, ...] = ()
+    """Columns of the buffers that stay as they are, the same for all workers."""
 
     def weights_at(self, step: int) -> Float[Tensor, "m"]:
         """p_i of the workers that train here at a step."""
@@ -109,6 +111,11 @@ def check_delay(delay: int, schedule: Schedule, buffers: str = "part") -> None:
         raise ValueError(
             f"delay {delay} is not below the interval {schedule.interval}: a part must arrive "
             f"before it is sent again"
+        )
+    if delay and buffers == "frozen":
+        raise ValueError(
+            f"delay {delay} lets statistics arrive after they were frozen: use delay = 0, or "
+            f"buffers = part"
         )
     if delay and buffers == "every" and schedule.parts > 1:
         raise ValueError(

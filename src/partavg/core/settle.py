@@ -13,6 +13,7 @@ from partavg.core.average import consensus
 from partavg.core.exchange import average_
 from partavg.core.mean import Mean, only_averaging
 from partavg.core.participation import Participation
+from partavg.core.partition import without
 from partavg.core.plan import Plan
 from partavg.core.reduce import LeftOut, Reduce, alone, reduced
 from partavg.core.solver import Solver
@@ -66,6 +67,8 @@ def common_model(
     """
     weights = plan.weights_at(max(1, workers.step))
     buffers = consensus(workers.buffers, weights, reduce)
+    for start, stop in plan.frozen:
+        buffers[start:stop] = workers.buffers[0, start:stop]  # to the bit
     if plan.aggregate is weighted_sum:
         return consensus(workers.params, weights, reduce), buffers
     local = [consensus(workers.params[:, a:b], weights, reduce) for a, b in plan.partition.local]
@@ -104,12 +107,30 @@ def redistribute_(
         known = {span for part in due for span in plan.buffer_parts[part]}
         columns = sum(n for part, n in enumerate(plan.partition.sizes) if part not in due)
         known.update(plan.local_buffers)  # they stay with their client
+        known.update(plan.frozen)
         columns += workers.buffers.shape[1] - sum(stop - start for start, stop in known)
         workers.bytes += columns * workers.params.element_size()
         workers.messages += columns > 0
     if workers.bank:
         leaving, coming = tensor(who(workers.step)), tensor(who(workers.step + 1))
         workers.swap_(plan.swap, leaving, coming, plan.local)
+
+
+def freeze_(workers: Workers, now: Plan, follows: Plan, reduce: Reduce = alone) -> None:
+    """Give all workers the same statistics, those that stay as they are in the plan that follows.
+
+    What was averaged after the last step is known to all already and costs nothing again. Clients
+    that are put away have these statistics from now on, too.
+    """
+    _, row = common_model(workers, now, reduce)
+    known = [span for part in _just_averaged(workers, reduce) for span in now.buffer_parts[part]]
+    for start, stop in follows.frozen:
+        workers.buffers[:, start:stop] = row[start:stop]
+        if "buffers" in workers.bank:
+            workers.bank["buffers"][:, start:stop] = row[start:stop].to(workers.bank["buffers"])
+    columns = sum(stop - start for start, stop in without(follows.frozen, known))
+    workers.bytes += columns * workers.params.element_size()
+    workers.messages += columns > 0
 
 
 def _just_averaged(workers: Workers, reduce: Reduce) -> list[int]:

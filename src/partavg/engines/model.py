@@ -12,10 +12,12 @@ from torch.func import functional_call
 
 from partavg.core.inputs import Inputs, call
 from partavg.core.layout import Layout
+from partavg.core.partition import Span, merged
 from partavg.core.reduce import accumulating
 from partavg.engines.dropout import KeyedDropout
 from partavg.engines.trainable import copied, trainable
 from partavg.engines.unfused_lstm import UnfusedLSTM
+from partavg.torch_internals import batch_norms
 
 Loss = Callable[[Any, Any], Tensor]
 """(outputs, targets) of one worker -> a scalar, for example torch.nn.functional.cross_entropy.
@@ -34,20 +36,32 @@ class RowModel:
     The module given is copied and never changed. Frozen parameters and buffers that are no part
     of its state dict stay inside the copy, shared by all workers. All other buffers, of any dtype,
     are carried in rows of the parameters' dtype. A module given in evaluation mode is trained in
-    training mode; parts of it that are in evaluation mode by themselves stay so.
+    training mode; parts of it that are in evaluation mode by themselves stay so. With
+    `fixed_statistics` BatchNorm normalizes by the running statistics, which it leaves as they are.
 
     >>> model = RowModel(nn.Linear(3, 2), nn.functional.mse_loss, torch.device("cpu"))
     >>> model.params.names, model.params.size, model.buffers.size
     (('weight', 'bias'), 8, 0)
     """
 
-    def __init__(self, module: nn.Module, loss: Loss, device: torch.device) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Loss,
+        device: torch.device,
+        *,
+        fixed_statistics: bool = False,
+    ) -> None:
         found = trainable(module)
         # What runs may leave things behind in a module, so that this one is never run: others are,
         # which share its tensors.
         self._module = copied(module).to(device)
         if not module.training:
             self._module.train()
+        norms = _norms(self._module)
+        if fixed_statistics:
+            for norm in norms:
+                norm.eval()
         self._running = _twin(self._module)
         self._probe = _Probe(_twin(self._module))
         self.criterion = loss
@@ -55,6 +69,10 @@ class RowModel:
         buffers = {k: b for k, b in self._module.named_buffers() if k in state}
         self.params = Layout.of(found)
         self.buffers = Layout.of(buffers)
+        measured = {id(buffer) for norm in norms for buffer in norm.buffers(recurse=False)}
+        places = zip(buffers.values(), self.buffers.starts, self.buffers.sizes, strict=True)
+        self.statistics = merged(Span(at, at + n) for b, at, n in places if id(b) in measured)
+        """The columns of the buffers that are statistics of BatchNorm."""
         self.dtype = next(iter(found.values())).dtype
         kind = accumulating(self.dtype)
         self._foreign = {k: b.dtype for k, b in buffers.items() if b.dtype != kind}
@@ -242,6 +260,12 @@ class RowModel:
                 f"of {buffers.dtype} cannot count on exactly: use double(), or register it "
                 f"with persistent=False"
             )
+
+
+def _norms(module: nn.Module) -> list[nn.Module]:
+    """The BatchNorm layers that measure statistics in training."""
+    layers = [layer for layer in module.modules() if isinstance(layer, batch_norms())]
+    return [layer for layer in layers if layer.training and layer.running_mean is not None]
 
 
 def _is_whole(buffer: Tensor) -> bool:

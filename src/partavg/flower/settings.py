@@ -164,7 +164,7 @@ class Settings:
                 "training.epochs and training.scale need all samples in one place: use "
                 "training.steps"
             )
-        if averaging.delay or averaging.buffers == "recompute":
+        if averaging.delay or averaging.buffers in ("recompute", "frozen"):
             raise ValueError(
                 f"averaging.delay = {averaging.delay} and averaging.buffers = "
                 f"{averaging.buffers!r} cannot be used with Flower: use delay = 0, and part, every "

@@ -134,6 +134,7 @@ def test_halves_are_averaged_in_float32(ranks: Ranks, dtype: torch.dtype) -> Non
         ({"interval": 4, "wire": "int2"}, "wire 'int2' is not known: use full, bf16, int8, int4"),
         ({"interval": 4, "weight": 0.0}, "weight 0.0 makes no sense"),
         ({"interval": 4, "buffers": "recompute"}, "buffers 'recompute' is the simulator's"),
+        ({"interval": 4, "buffers": "frozen"}, "buffers 'frozen' is the simulator's"),
         ({"interval": 4, "buffers": "all"}, "buffers 'all' is not known"),
         ({"interval": 99}, "cannot fill 99 parts"),
         ({"interval": 4, "solver": partavg.SGD()}, "solver SGD takes local steps, and here your"),

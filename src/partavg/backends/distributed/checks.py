@@ -70,8 +70,8 @@ def check_arguments(
     check_kind("local", local, list | tuple, 'patterns of names, like ["head.*"]')
     for pattern in local:
         check_kind("local", pattern, str, 'patterns of names, like ["head.*"]')
-    if buffers == "recompute":
-        raise ValueError("buffers 'recompute' is the simulator's: use part, every or local")
+    if buffers in ("recompute", "frozen"):
+        raise ValueError(f"buffers {buffers!r} is the simulator's: use part, every or local")
     check_wire(wire, partition)
     if WIRE_FORMATS[wire].codec and isinstance(group, DeviceMesh):
         raise ValueError(f"wire {wire!r} does not go with a mesh yet: use full")
