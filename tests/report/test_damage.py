@@ -15,9 +15,10 @@ from tests.report.folders import comparison, make
 
 import partavg
 from partavg.cli import main
+from partavg.report.latex import to_latex
 from partavg.report.page import page
 from partavg.report.runs import gather, grouped
-from partavg.report.table import to_csv, to_latex
+from partavg.report.table import to_csv
 
 SPLITS = [
     "", "{", "[]", "7", '{"counts": 3}', '{"count": [[1]]}', '{"counts": [1, 2]}',

@@ -1,13 +1,16 @@
 import csv
 import json
+import re
 from pathlib import Path
 
 import pytest
 from tests.report.folders import comparison, make
 
+from partavg.report.latex import latex, to_latex
+from partavg.report.page import page
 from partavg.report.runs import gather, grouped
 from partavg.report.table import comparison as compared
-from partavg.report.table import latex, to_csv, to_latex
+from partavg.report.table import to_csv
 
 
 def test_numbers_for_a_spreadsheet(tmp_path: Path) -> None:
@@ -49,7 +52,7 @@ def test_the_best_results_are_bold(tmp_path: Path) -> None:
     change(tmp_path / "partial-seed0", accuracy=0.95, train_loss=0.5)
     text = to_latex(grouped(gather([tmp_path])), ["accuracy", "train_loss", "bytes", "seconds"])
     lines = text.splitlines()
-    assert lines[3] == r"scheme & seeds & accuracy \% & training loss & MB sent & seconds \\"
+    assert lines[6] == r"scheme & seeds & accuracy \% & training loss & MB sent & seconds \\"
     by_name = {line.partition(" & ")[0]: line for line in lines}
     assert r"\mathbf{92.36" in by_name["partial"]
     assert r"$\mathbf{0.250 \pm 0.000}$ & $0.1" in by_name["periodic"], "the lowest loss"
@@ -58,11 +61,87 @@ def test_the_best_results_are_bold(tmp_path: Path) -> None:
 
 def test_columns_of_a_paper_are_those_that_there_are(tmp_path: Path) -> None:
     comparison(tmp_path)
-    with pytest.raises(ValueError, match="--columns = 'accuracies' is not known: did you mean"):
-        to_latex(grouped(gather([tmp_path])), ["accuracies"])
+    groups = grouped(gather([tmp_path]))
+    with pytest.raises(ValueError, match="--columns 'accuracies' is not in the table: use some of"):
+        to_latex(groups, ["accuracies"])
+    by_heading = to_latex(groups, ["MB sent", "accuracy %"])
+    assert by_heading == to_latex(groups, ["bytes", "accuracy"])
 
 
-def change(path: Path, **values: float) -> None:
+def seeds_of(folder: Path, **schemes: tuple[float, ...]) -> list:
+    """Groups whose seeds ended with these accuracies."""
+    for name, accuracies in schemes.items():
+        for seed, accuracy in enumerate(accuracies):
+            make(folder / f"{name}-seed{seed}", seed=seed, parts=1, rich=False)
+            change(folder / f"{name}-seed{seed}", accuracy=accuracy)
+    return grouped(gather([folder]))
+
+
+def test_all_that_are_tied_with_the_best_are_bold(tmp_path: Path) -> None:
+    groups = seeds_of(
+        tmp_path,
+        periodic=(0.80, 0.70, 0.90),
+        a_1=(0.83, 0.70, 0.92),
+        far=(0.60, 0.501, 0.699),
+    )
+    text = to_latex(groups, ["accuracy", "against"])
+    by_name = {line.partition(" & ")[0]: line for line in text.splitlines()}
+    assert r"$\mathbf{81.67 \pm 11.06}$ & $+1.67\ [-2.13, +5.46]$ tie \\" in by_name[r"a\_1"]
+    assert r"$\mathbf{80.00 \pm 10.00}$ & -- \\" in by_name["periodic"]
+    assert "mathbf" not in by_name["far"]
+    assert "tie" not in by_name["far"]
+    assert (
+        r"paired by seed (3 seeds), 95 \% intervals, each for itself; tie: no difference that the "
+        r"seeds can tell, p $\geq$ 0.05 by Holm over 2 comparisons. Bold: the best mean of a "
+        r"column, and those tied with it (paired t tests, p $\geq$ 0.05 by Holm).}"
+    ) in text
+    rows = {row["scheme"]: row for row in csv.DictReader(to_csv(groups).splitlines())}
+    assert float(rows["a_1"]["against"]) == pytest.approx(0.05 / 3)
+    assert float(rows["far"]["against_high"]) < 0
+    assert rows["periodic"]["against"] == ""
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 3])
+def test_a_paper_can_be_typeset(tmp_path: Path, seeds: int) -> None:
+    """Braces and environments are closed, formulas end, rows have all cells."""
+    values = (0.8, 0.7, 0.9)[:seeds]
+    text = to_latex(seeds_of(tmp_path, periodic=values, b=values[::-1]))
+    said = {1: "one seed: not evidence.}", 2: "two seeds: no interval.}", 3: "over seeds.}"}[seeds]
+    assert said in next(line for line in text.splitlines() if line.startswith(r"\caption{"))
+    assert re.findall(r"\\begin{(\w+)}", text) == re.findall(r"\\end{(\w+)}", text)[::-1]
+    bare = re.sub(r"\\[{}$%&#_]", "", text.partition("\n")[2])
+    assert bare.count("{") == bare.count("}")
+    assert bare.count("$") % 2 == 0
+    assert "%" not in bare
+    assert bare.isascii()
+    body = [line for line in bare.splitlines() if line.endswith(r"\\")]
+    assert len({line.count("&") for line in body}) == 1
+
+
+def test_the_page_says_what_was_compared(tmp_path: Path) -> None:
+    three = compared(seeds_of(tmp_path / "3", periodic=(0.8, 0.7, 0.9), b=(0.83, 0.7, 0.92)))
+    place = three.head.index("against periodic")
+    assert three.head[place - 1] == "accuracy %"
+    assert [row[place] for row in three.rows] == ["–", "+1.67 [−2.13, +5.46] tie"]
+    assert three.caption.endswith("by Holm over 1 comparison.")
+    one = compared(seeds_of(tmp_path / "1", periodic=(0.8,), b=(0.83,)))
+    assert one.caption == (
+        "At the end of each run. Against periodic by accuracy: one seed: not evidence."
+    )
+    assert one.rows[1][2] == "+3.00 one seed"
+
+
+def test_validation_is_not_compared_with_test(tmp_path: Path) -> None:
+    seeds_of(tmp_path, periodic=(0.8, 0.7, 0.9), b=(0.9, 0.8, 0.99))
+    for seed in range(3):
+        change(tmp_path / f"b-seed{seed}", judged_on="validation")
+    groups = grouped(gather([tmp_path]))
+    assert not any(name.startswith("against") for name in compared(groups).head)
+    assert "mathbf" not in to_latex(groups)
+    assert "others on the test set: they cannot be compared." in page(gather([tmp_path]))
+
+
+def change(path: Path, **values: object) -> None:
     summary = json.loads((path / "summary.json").read_text())
     (path / "summary.json").write_text(json.dumps(summary | values))
 

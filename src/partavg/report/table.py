@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from html import escape
 from statistics import mean, stdev
 
-from partavg.metrics.metric import Column, number
+from partavg.metrics.metric import Column
 from partavg.metrics.table import presented
-from partavg.registry import check_name
+from partavg.pairs import Compared, how
 from partavg.report.runs import Group
+from partavg.report.words import paired
+from partavg.verdict import main_metric
 
 _LONG = 48  # letters that a cell has in one line
 
@@ -61,9 +63,26 @@ def columns(groups: Sequence[Group]) -> list[Column]:
     return [column for column in every if column.key in known]
 
 
+AGAINST = "against"
+"""The key of the column that has the differences from the reference."""
+
+
+def every_column(groups: Sequence[Group]) -> list[Column]:
+    """The same, and beside what schemes are compared by the differences from the reference."""
+    found, pairs = columns(groups), paired(groups)
+    if not pairs:
+        return found
+    main = main_metric([group.result for group in groups])
+    keys = [column.key for column in found]
+    place = keys.index(main.key) + 1 if main and main.key in keys else len(found)
+    return [*found[:place], Column(f"against {pairs[0].reference}", AGAINST, "", 1), *found[place:]]
+
+
 def comparison(groups: Sequence[Group], wanted: Sequence[Column] | None = None) -> TextTable:
     """A row per group: mean, and deviation over its seeds; of all columns, or those wanted."""
-    shown = columns(groups) if wanted is None else wanted
+    shown = every_column(groups) if wanted is None else wanted
+    pairs = paired(groups)
+    against = {pair.scheme: pair.cell for pair in pairs}
     several = any(len(group.runs) > 1 for group in groups)
     headings = (column.heading for column in shown)
     head = ("scheme", *(["seeds"] if several else []), *headings)
@@ -71,22 +90,37 @@ def comparison(groups: Sequence[Group], wanted: Sequence[Column] | None = None) 
         (
             f"{group.name} ({group.status})" if group.status else group.name,
             *([str(len(group.result.summaries))] if several else []),
-            *(group.shown.text(column.key, column.form, column.scale) for column in shown),
+            *(
+                against.get(group.name, "–")
+                if column.key == AGAINST
+                else group.shown.text(column.key, column.form, column.scale)
+                for column in shown
+            ),
         )
         for group in groups
     ]
-    caption = "Mean ± standard deviation over seeds" if several else "At the end of each run"
+    return TextTable(" ".join(filter(None, [_caption(groups), how(pairs)])), head, rows)
+
+
+def _caption(groups: Sequence[Group]) -> str:
+    several = any(len(group.runs) > 1 for group in groups)
+    said = "Mean ± standard deviation over seeds" if several else "At the end of each run"
     if not all(group.result.summaries for group in groups):
-        caption += "; of schemes with none finished, so far"
-    return TextTable(caption, head, rows)
+        return f"{said}; of schemes with none finished, so far"
+    return f"{said}." if paired(groups) else said
 
 
 def to_csv(groups: Sequence[Group]) -> str:
-    """The numbers of the comparison, unrounded: the mean of each column, and its deviation."""
+    """The numbers of the comparison, unrounded: the mean of each column, and its deviation.
+
+    Where schemes are compared, the difference from the reference, its 95 % interval, p by Holm.
+    """
     shown = columns(groups)
+    pairs = {pair.scheme: pair for pair in paired(groups)}
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     names = [name for column in shown for name in (column.key, f"{column.key}_deviation")]
+    names += [AGAINST, *(f"{AGAINST}_{end}" for end in ("low", "high", "p"))] if pairs else []
     table.writerow(["scheme", "runs", "finished", *names])
     for group in groups:
         finished = len(group.result.summaries)
@@ -95,73 +129,15 @@ def to_csv(groups: Sequence[Group]) -> str:
             values = group.result.values(column.key)
             numbers.append(mean(values) if values else "")
             numbers.append(stdev(values) if len(values) > 1 else "")
+        numbers += _numbers(pairs.get(group.name)) if pairs else []
         table.writerow([group.name, len(group.runs), finished, *numbers])
     return text.getvalue()
 
 
-def to_latex(groups: Sequence[Group], keys: Sequence[str] | None = None) -> str:
-    """The comparison as a table of the booktabs package, the best results in bold.
-
-    Of the columns with these keys, in this order; without any, of all but the seconds.
-    """
-    chosen = _chosen(groups, keys)
-    shown = comparison(groups, chosen)
-    marked = [_best(groups, column) for column in chosen]
-    first = len(shown.head) - len(chosen)
-    lines = [
-        r"% \usepackage{booktabs}",
-        rf"\begin{{tabular}}{{l{'r' * (len(shown.head) - 1)}}}",
-        r"\toprule",
-        " & ".join(map(latex, shown.head)) + r" \\",
-        r"\midrule",
-    ]
-    for place, row in enumerate(shown.rows):
-        bold = [False] * first + [place in best for best in marked]
-        cells = map(_latex_number, row[1:], bold[1:])
-        lines.append(" & ".join([latex(row[0]), *cells]) + r" \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
-
-
-def _chosen(groups: Sequence[Group], keys: Sequence[str] | None) -> list[Column]:
-    known = {column.key: column for column in columns(groups)}
-    if keys is None:
-        return [column for key, column in known.items() if key != "seconds"]
-    for key in keys:
-        check_name("--columns", key, known)
-    return [known[key] for key in keys]
-
-
-def _best(groups: Sequence[Group], column: Column) -> set[int]:
-    """Which of several groups that ended are best in a column that says how good models are."""
-    asked = [metric for group in groups for metric in group.metrics]
-    metric = next(metric for metric in presented(asked) if column in metric.columns)
-    means = {
-        place: mean(values)
-        for place, group in enumerate(groups)
-        if not group.status and (values := group.result.values(column.key, column.scale))
-    }
-    if metric.kind != "result" or metric.better == "neither" or len(means) < 2:
-        return set()
-    shown = {place: number(value, column.form) for place, value in means.items()}
-    best = (max if metric.better == "higher" else min)(means, key=lambda place: means[place])
-    level = {place for place, text in shown.items() if text == shown[best]}
-    return level if len(level) < len(means) else set()
-
-
-_LATEX = {
-    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#",
-    "%": r"\%", "_": r"\_", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}",
-    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''",
-}  # fmt: skip
-
-
-def latex(text: str) -> str:
-    """Text in which nothing is a command."""
-    return "".join(_LATEX.get(letter, letter) for letter in " ".join(text.split()))
-
-
-def _latex_number(text: str, bold: bool = False) -> str:
-    if text == "–":
-        return "--"
-    formula = text.replace("±", r"\pm")
-    return rf"$\mathbf{{{formula}}}$" if bold else f"${formula}$"
+def _numbers(pair: Compared | None) -> list[object]:
+    """A difference in the units of the summaries; nothing where there is none."""
+    if pair is None or not pair.difference.seeds:
+        return [""] * 4
+    found, scale = pair.difference, pair.difference.metric.scale
+    low, high = (end / scale for end in found.interval) if found.interval else ("", "")
+    return [found.gap / scale, low, high, "" if pair.adjusted is None else pair.adjusted]

@@ -57,7 +57,7 @@ Examples:
 @click.option(
     "--columns",
     metavar="KEYS",
-    help="Of the LaTeX table, separated by commas, as the table of --csv calls them.  "
+    help="Of the LaTeX table, separated by commas, by heading or as --csv calls them.  "
     "[default: all but seconds]",
 )
 @options.overwrite
@@ -83,9 +83,10 @@ def report(
     from partavg.cli import output
     from partavg.folder import write_text
     from partavg.outputs import check_page
+    from partavg.report.latex import to_latex
     from partavg.report.page import write_page
     from partavg.report.runs import gather, grouped
-    from partavg.report.table import to_csv, to_latex
+    from partavg.report.table import to_csv
 
     out = out or (folders[0] if len(folders) == 1 else Path()) / "report.html"
     with output.bad_input():
