@@ -14,6 +14,7 @@ from partavg.backends.checks import device_of
 from partavg.backends.planner import (
     check_freezing,
     check_fresh,
+    check_listening,
     check_needs,
     check_recut,
     check_wire,
@@ -282,6 +283,18 @@ def check(config: Config, full: Dataset) -> None:
     policy = adapt(config, full)
     check_fresh(averaging.partition, solver(config), schedule(config), averaging.delay, policy)
     check_wire(averaging.wire, averaging.partition, put_away=_puts_away(config))
+    check_listening(
+        participation(config),
+        schedule(config),
+        solver(config),
+        partition=averaging.partition,
+        buffers=averaging.buffers,
+        delay=averaging.delay,
+        mix=averaging.mix,
+        wire=averaging.wire,
+        adapt=policy,
+        called=f"solver.name = {config.solver.name!r}",
+    )
     if policy:
         policy.first(schedule(config))
     rows = RowModel(_model(config, data), loss(config), torch.device("cpu"))

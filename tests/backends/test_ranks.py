@@ -43,6 +43,9 @@ PLAIN: dict[str, dict[str, Any]] = {
     "one row each": {"participation": Participation(WORKERS, 3, 2, "none"), "solver": FedProx()},
     "permuted": {"participation": Participation(WORKERS, 4, 3, "permute"), "solver": SCAFFOLD()},
     "averaged": {"participation": Participation(WORKERS, 5, 4, "average"), "solver": SCAFFOLD()},
+    "heard": {"participation": Participation(WORKERS, 4, 4, "listen"), "solver": SGD(0.9)},
+    "heard, controlled": {"participation": Participation(WORKERS, 3, 8, "listen"),
+                          "solver": SCAFFOLD()},
     "kept": {"participation": Participation(WORKERS, 4, 3, "none"), "solver": SGD(0.9)},
     "kept by all": {"participation": Participation(WORKERS, WORKERS, 3, "permute"), "bank": "cpu"},
     "paced": {"pace": Fixed(4, (1, 4, 2), WORKERS), "solver": SOLVERS["fednova"]()},
@@ -138,7 +141,14 @@ def same_stories(processes: Ranks) -> dict[str, float]:
 def resumed(processes: Ranks) -> dict[str, float]:
     """How far a run that goes on, in as many processes or others, is from one without a stop."""
     found = {}
-    for name in ("kept", "late", "late and kept", "fedlama", "personal, averaged"):
+    for name in (
+        "kept",
+        "heard, controlled",
+        "late",
+        "late and kept",
+        "fedlama",
+        "personal, averaged",
+    ):
         whole = state(processes, name, STEPS)
         half = state(processes, name, 5)
         again = state(processes, name, STEPS, half if processes.rank == 0 else None)

@@ -70,12 +70,15 @@ def textbook(schedule: Schedule, who: Participation, weights: Tensor) -> Tensor:
             x[part] = mean
 
     clients: list[int] = []
+    heard = torch.ones(LAYOUT.size).double()
     for step in range(1, STEPS + 1):
         now = who(step).tolist()
         if clients and who.changes(step):
             if who.redistribution == "average":
                 for part in columns:
                     average(part, clients)
+            if who.redistribution == "listen":
+                slots = [(heard.clone(), v) for _, v in slots]
             if who.redistribution == "none":
                 home |= dict(zip(clients, slots, strict=True))
                 slots = [home[client] for client in now]
@@ -86,7 +89,11 @@ def textbook(schedule: Schedule, who: Participation, weights: Tensor) -> Tensor:
             v = MOMENTUM * v + inputs[client, 0] * (x - targets[client, 0])
             slots[slot] = x - LR * v, v
         for part in schedule(step):
+            before = [(x.clone(), v) for x, v in slots]
             average(columns[part], clients)
+            if who.redistribution == "listen" and -step % who.every < schedule.interval:
+                heard[columns[part]] = slots[0][0][columns[part]]
+                slots = before
     return torch.stack([x for x, _ in slots])
 
 
@@ -103,6 +110,20 @@ def test_training_is_the_textbooks(
     torch.testing.assert_close(
         trained(schedule, who, weights).params, expected, rtol=1e-12, atol=1e-12
     )
+
+
+@pytest.mark.parametrize("active", [2, 5, 6])
+@pytest.mark.parametrize("schedule", [Schedule(5, 1), Schedule(5, 5), Schedule(6, 2)])
+@pytest.mark.parametrize("cycles", [1, 2, 3])
+def test_who_comes_next_listens(schedule: Schedule, active: int, cycles: int) -> None:
+    interval = schedule.interval
+    who = Participation(CLIENTS, active, cycles * interval, "listen", 3, interval)
+    weights = torch.arange(1, CLIENTS + 1).double() / 21
+    expected = textbook(schedule, who, weights)
+    found = trained(schedule, who, weights)
+    torch.testing.assert_close(found.params, expected, rtol=1e-12, atol=1e-12)
+    stays = replace(who, every=0, redistribution="permute")
+    assert found.bytes == trained(schedule, stays, weights).bytes, "nothing more is sent"
 
 
 class HalfWay(SGD):
@@ -177,7 +198,10 @@ def test_when_all_are_active_models_move_only_by_permutation() -> None:
         ((8, 0), "0 of 8 clients cannot be active: use 1 to 8"),
         ((8, 9), "9 of 8 clients cannot be active"),
         ((8, 4, -1), "a draw every -1 steps makes no sense"),
-        ((8, 4, 1, "swap"), "redistribution 'swap' is not known: use permute, average, none"),
+        (
+            (8, 4, 1, "swap"),
+            "redistribution 'swap' is not known: use permute, average, listen, none",
+        ),
     ],
 )
 def test_impossible_participation_is_refused(arguments: tuple, sentence: str) -> None:

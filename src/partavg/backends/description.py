@@ -107,12 +107,17 @@ def given_settings(
         },
         "participation": {
             "fraction": who.active / who.clients if who else 1.0,
-            **(plain(asdict(who)) if who else {}),
+            **(plain(_told(who)) if who else {}),
         },
         "pace": component(pace) if pace else {"name": "even"},
         "adapt": component(adapt) if adapt else {"name": "fixed"},
         "split": {"name": "given", "sha256": fingerprint(split)},
     }
+
+
+def _told(who: Participation) -> dict[str, Any]:
+    """What decides who is active; the interval is said elsewhere."""
+    return {name: value for name, value in asdict(who).items() if name != "interval"}
 
 
 def made_settings(

@@ -1,7 +1,7 @@
 """From policies, as a user names them, to what the training loop needs."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Literal, cast, get_args
 
@@ -25,6 +25,7 @@ from partavg.core.partition import Partition, Span, merged, without
 from partavg.core.plan import Plan, check_mix
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
+from partavg.core.trial import knows_without_average
 from partavg.core.wire_formats import WIRE_FORMATS
 from partavg.core.workers import Workers
 from partavg.registry import mismatch
@@ -58,6 +59,7 @@ class Planner:
     counters: tuple[int, ...] = ()
     mix: float | None = None
     wire: str = "full"
+    shared: frozenset[str] = frozenset()
     frozen: tuple[Span, ...] = ()
     """Statistics that are frozen by now."""
 
@@ -87,6 +89,7 @@ class Planner:
             drawn,
             wire=self.wire,
             frozen=self.frozen,
+            shared=self.shared,
         )
 
     def _buffer_parts(self, partition: Partition) -> tuple[tuple[Span, ...], ...]:
@@ -268,6 +271,53 @@ def check_fresh(
             f"delay {delay} lets a column be drawn again while its average is on its way, since "
             f"fresh columns are drawn after {schedule.gap} steps again: use a delay below that"
         )
+
+
+def check_listening(
+    participation: Participation | None,
+    schedule: Schedule,
+    solver: Solver,
+    *,
+    partition: Cut,
+    buffers: str = "part",
+    delay: int = 0,
+    mix: float | None = None,
+    wire: str = "full",
+    adapt: Adapt | None = None,
+    aggregate: Aggregate = weighted_sum,
+    called: str = "",
+) -> None:
+    """Raise a ValueError for what does not go with averages that those who leave do not get."""
+    if participation is None or participation.redistribution != "listen":
+        return
+    in_cycles(participation, schedule)
+    others = {
+        f"averaging.delay = {delay}": delay > 0,
+        f"averaging.mix = {mix}": mix is not None,
+        f"averaging.buffers = {buffers!r}": buffers == "frozen",
+        f"averaging.wire = {wire!r}": WIRE_FORMATS[wire].codec is not None,
+        f"averaging.partition = {partition!r}": draws_columns(partition),
+        "an interval that adapts": adapt is not None,
+        "an aggregate of your own": aggregate is not weighted_sum,
+        "a schedule with multiples": bool(schedule.multiples),
+    }
+    for name, given in others.items():
+        if given:
+            raise ValueError(
+                f"participation.redistribution = 'listen' does not go with {name}: leave that out, "
+                f"or use permute or average"
+            )
+    if abilities(solver).keeps_apart or not knows_without_average(solver):
+        raise ValueError(
+            f"{called or f'solver {name_of(solver)}'} remembers averages for each worker, which "
+            f"those who leave do not get with participation.redistribution = 'listen': use permute "
+            f"or average, or another solver, like sgd with local momentum"
+        )
+
+
+def in_cycles(participation: Participation | None, schedule: Schedule) -> Participation | None:
+    """A participation that knows how long a cycle is; a ValueError if it cannot follow cycles."""
+    return participation and replace(participation, interval=schedule.interval)
 
 
 def check_wire(

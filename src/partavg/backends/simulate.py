@@ -37,10 +37,12 @@ from partavg.backends.planner import (
     check_drawn_weights,
     check_freezing,
     check_fresh,
+    check_listening,
     check_needs,
     check_recut,
     check_wire,
     client_weights,
+    in_cycles,
     kept,
     what_is_shared,
 )
@@ -180,6 +182,19 @@ class Simulation:
         check_fresh(partition, self._solver, schedule, delay, adapt)
         check_aggregate(aggregate, self._solver)
         check_wire(wire, partition, aggregate, put_away=put_away)
+        check_listening(
+            participation,
+            schedule,
+            self._solver,
+            partition=partition,
+            buffers=buffers,
+            delay=delay,
+            mix=mix,
+            wire=wire,
+            adapt=adapt,
+            aggregate=aggregate,
+        )
+        participation = in_cycles(participation, schedule)
         self._lr = rate_of(lr)
         self._recompute = buffers == "recompute"
         check_freezing(buffers, freeze_at, self._model.statistics)
@@ -242,6 +257,7 @@ class Simulation:
             self._model.counters,
             mix,
             wire,
+            shared_names(self._solver),
         )
         self._current = CurrentPlan(schedule, adapt, planner)
         self._taken = 0, 0  # up to which step local steps are counted, and how many they are

@@ -13,7 +13,7 @@ from torch import Tensor
 from partavg.core.arguments import check_choice, check_whole
 from partavg.core.seeds import fold
 
-Redistribution = Literal["permute", "average", "none"]
+Redistribution = Literal["permute", "average", "listen", "none"]
 
 Swap = Callable[[Tensor, Tensor, Tensor, Tensor], None]
 """(rows here, rows kept here, the leaving and the coming client of every slot): keep and bring."""
@@ -36,8 +36,9 @@ class Participation:
 
     With `every` 0 the first draw stays. A slot is a row: a model and the solver's memory. What the
     newly drawn clients start from is the `redistribution`: they take over the models as they are
-    ("permute"), the average of all of them ("average"), or each client goes on with the model that
-    it had itself when it was last active ("none").
+    ("permute"), the average of all of them ("average"), each part as it was averaged in the last
+    `interval` steps, to which they listened in place of those who leave ("listen"), or each client
+    goes on with the model that it had itself when it was last active ("none").
 
     >>> Participation(clients=8, active=2, every=10)(1).shape
     (2,)
@@ -48,10 +49,13 @@ class Participation:
     every: int = 0
     redistribution: str = "permute"
     seed: int = 0
+    interval: int = 1
+    """Steps in which each part is averaged once; a simulation puts that of its schedule here."""
 
     def __post_init__(self) -> None:
         for name in ("clients", "active", "every", "seed"):
             check_whole(name, getattr(self, name))
+        check_whole("interval", self.interval, 1)
         if not 1 <= self.active <= self.clients:
             raise ValueError(
                 f"{self.active} of {self.clients} clients cannot be active: "
@@ -60,6 +64,13 @@ class Participation:
         if self.every < 0:
             raise ValueError(f"a draw every {self.every} steps makes no sense: use 0 for never")
         check_choice("redistribution", self.redistribution, get_args(Redistribution))
+        if self.redistribution == "listen" and (not self.every or self.every % self.interval):
+            near = max(1, round(self.every / self.interval)) * self.interval
+            raise ValueError(
+                f"with redistribution 'listen' clients hear each part once before they become "
+                f"active, and a draw every {self.every} steps is no multiple of the interval "
+                f"{self.interval}: use for example {near}"
+            )
 
     def __call__(self, step: int) -> NDArray[np.int64]:
         """The client in each slot at a step, counted from 1: a pure function of the step."""
@@ -84,6 +95,12 @@ class Participation:
     def puts_away(self) -> bool:
         """Whether clients keep their models while others train."""
         return self.moves and self.redistribution == "none"
+
+    def listened_to(self, step: int) -> bool:
+        """Whether averages go to those who come next, not to those who are about to leave."""
+        if self.redistribution != "listen":
+            return False
+        return (step - 1) % self.every >= self.every - self.interval
 
     def changes(self, step: int) -> bool:
         """Whether a new draw begins with this step."""

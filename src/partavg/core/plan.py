@@ -56,6 +56,8 @@ class Plan:
     """How messages that are simulated are rounded, see `WIRE_FORMATS`."""
     frozen: tuple[Span, ...] = ()
     """Columns of the buffers that stay as they are, the same for all workers."""
+    shared: frozenset[str] = frozenset()
+    """Entries of the solver's memory that all workers have in common."""
 
     def weights_at(self, step: int) -> Float[Tensor, "m"]:
         """p_i of the workers that train here at a step."""
@@ -75,6 +77,10 @@ class Plan:
             mask = mask[self.participation(step)]
         mask = mask[self.rows]
         return None if mask.all() else torch.from_numpy(mask)
+
+    def listened_to(self, step: int) -> bool:
+        """Whether averages go to those who come next, not to those who are about to leave."""
+        return self.participation is not None and self.participation.listened_to(step)
 
     @property
     def local(self) -> LocalColumns:

@@ -11,6 +11,7 @@ from partavg.core.aggregate import weighted_sum
 from partavg.core.arrival import arrive_
 from partavg.core.average import consensus
 from partavg.core.exchange import average_
+from partavg.core.listen import hand_over_
 from partavg.core.mean import Mean, only_averaging
 from partavg.core.participation import Participation
 from partavg.core.partition import without
@@ -111,6 +112,8 @@ def redistribute_(
         columns += workers.buffers.shape[1] - sum(stop - start for start, stop in known)
         workers.bytes += columns * workers.params.element_size()
         workers.messages += columns > 0
+    if who.redistribution == "listen":
+        hand_over_(workers, plan)
     if workers.bank:
         leaving, coming = tensor(who(workers.step)), tensor(who(workers.step + 1))
         workers.swap_(plan.swap, leaving, coming, plan.local)

@@ -69,6 +69,22 @@ def sends_parameters(solver: Solver) -> bool:
     return torch.equal(trial.encoded()[:, : trial.rows.shape[1]], trial.rows)
 
 
+def knows_without_average(solver: Solver) -> bool:
+    """Whether workers that do not get an average remember what they would if they did.
+
+    What belongs to clients may change when a part is averaged, so long as it needs no average.
+    """
+    own, found = abilities(solver).per_client, []
+    for scale in (1.0, 2.0):
+        trial = Trial(solver)
+        slots = {k: v.clone() for k, v in trial.memory.items() if len(v) > 1 and k not in own}
+        trial.average(scale)
+        if any(not torch.equal(trial.memory[name], entry) for name, entry in slots.items()):
+            return False
+        found.append([trial.memory[name] for name in own])
+    return all(map(torch.equal, *found))
+
+
 class MessageLength(NamedTuple):
     """How many numbers a message has, since solvers treat each column by itself."""
 
@@ -121,15 +137,20 @@ class Trial:
     def averages_plainly(self) -> bool:
         """Average; whether that was to send the rows and copy the mean, and nothing else."""
         kept = {name: entry.clone() for name, entry in self.memory.items()}
-        sent, told = self.encoded(), self.told()
-        total, as_rows = sent.mean(0), torch.equal(sent, self.rows)
-        sync = self.sync._replace(told=told.to(total.dtype).mean(0)) if told.numel() else self.sync
-        with self._trying("decode_"):
-            self._solver.decode_(self.rows, total, self.memory, sync)
+        sent, before = self.encoded().clone(), self.rows.clone()
+        total, as_rows = self.average(), torch.equal(sent, before)
         copied = as_rows and torch.equal(self.rows, total.expand_as(self.rows))
         return copied and all(
             name in self.memory and torch.equal(kept[name], self.memory[name]) for name in kept
         )
+
+    def average(self, scale: float = 1.0) -> Tensor:
+        """Take the mean of what the two send, or a multiple of it."""
+        total, told = scale * self.encoded().mean(0), self.told()
+        sync = self.sync._replace(told=told.to(total.dtype).mean(0)) if told.numel() else self.sync
+        with self._trying("decode_"):
+            self._solver.decode_(self.rows, total, self.memory, sync)
+        return total
 
     def step(self) -> tuple[bool, bool]:
         """Whether a step changes gradients, and parameters, with some memory of the past."""

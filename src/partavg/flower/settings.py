@@ -220,6 +220,11 @@ class Settings:
                     f"{key} = {value} is not a multiple of the {self.local_steps} steps between "
                     f"two exchanges: clients can change only there"
                 )
+        if who.redistribution == "listen":
+            raise ValueError(
+                "participation.redistribution = 'listen' is not for Flower yet: use average or "
+                "permute"
+            )
         made = build.solver(self.config)
         if who.redistribution == "average" and abilities(made).keeps_apart:
             raise ValueError(
