@@ -11,12 +11,15 @@ from partavg.cli import main
 from partavg.cli.resume import resuming_words
 
 EVERYTHING = {
-    "compare": "table1/cifar10-interval8 --schemes 'periodic, 4-parts' --seeds 3 "
+    "compare": "table1/cifar10-interval8 --schemes 'periodic, 4-parts' --tune lr --seeds 3 "
     "--set model.width=8 --set='data.name=a b' --data '~/data sets' --out old --resume --force",
     "reproduce": "table1 --rows cifar10,imdb --seeds 3 --scale 0.02 --set=training.workers=2 "
     "--set model.width=8 --data sets --out old --resume --force",
     "run": "mine.toml --scheme periodic --set solver.base='{momentum = 0.5}' --set a.b=-1 "
     "--data sets --out old --resume --force",
+    "sweep": "mine.toml --grid training.lr=0.1,0.2 --grid 'a.b=uniform(0, 1)' --schemes periodic "
+    "--seeds 3 --budget 8 --validation 0.2 --search optuna --sampler gp --storage sqlite:///a.db "
+    "--jobs 2 --set a.b=1 --data sets --out old --resume --force",
 }
 """Each with all that it takes."""
 

@@ -10,7 +10,7 @@ EXAMPLES = """\b
 Examples:
   partavg sweep
   partavg sweep recipe.toml --grid training.lr=0.05,0.1,0.2,0.4 --schemes periodic,partial
-  partavg sweep --grid 'training.lr=loguniform(0.003, 0.1)' --grid solver.momentum=0,0.9 --budget 24
+  partavg sweep --grid training.lr=0.01,0.02,0.04 --grid solver.momentum=0.0,0.9 --budget 8
   partavg sweep --grid 'training.lr=loguniform(0.003, 0.1)' --budget 36 --search halving
   partavg sweep --grid 'training.lr=loguniform(0.003, 0.1)' --budget 24 --search optuna
 """
