@@ -7,10 +7,12 @@ import torch
 from tests.backends.test_ranks import WORKERS, distance, simulation, story
 from tests.outside import median
 
+from partavg.core.abilities import step_weight
 from partavg.core.adapt import PostLocal
 from partavg.core.participation import Participation
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
+from partavg.core.trial import shared_names
 from partavg.solvers import SOLVERS
 from partavg.solvers.fedprox import FedProx
 from partavg.solvers.outer import Outer
@@ -60,6 +62,10 @@ def test_newcomers_begin_with_each_part_as_it_was_last_averaged(
     next(iter(made.train(9)))
     assert len(heard) == 4
     assert not made.workers.heard
+    count, rates = made.workers.steps, made.workers.lr_sum
+    assert count.max() == 1, "newcomers took no step yet, whatever those before them did"
+    if step_weight(solver) is None:
+        torch.testing.assert_close(rates, count * 0.1 / 9**0.5)
     for part, spans in enumerate(made.partition.parts):
         for start, _ in spans if plain else ():
             flat = torch.cat([torch.arange(a, b) for a, b in spans])
@@ -70,6 +76,27 @@ def test_newcomers_begin_with_each_part_as_it_was_last_averaged(
                        buffers=buffers)  # fmt: skip
     list(still.train(9))
     assert made.workers.bytes == still.workers.bytes
+
+
+@pytest.mark.parametrize("solver", [FedProx(0.5), SCAFFOLD(), Outer()])
+def test_who_leaves_knows_nothing_of_the_averages_of_the_last_cycle(solver: Solver) -> None:
+    made = simulation(None, participation=Participation(WORKERS, 3, 8, "listen"), solver=solver)
+    names = shared_names(solver)
+    list(made.train(4))
+    known = {name: made.workers.memory[name].clone() for name in names}
+    list(made.train(8))
+    for name in names:
+        assert torch.equal(made.workers.memory[name], known[name]), "those who leave"
+    heard = made.workers.heard
+    list(made.train(9))
+    averaged = made.schedule(9)
+    for part, spans in enumerate(made.partition.parts):
+        if part not in averaged:
+            for name in names:
+                new = torch.cat([made.workers.memory[name][0, a:b] for a, b in spans])
+                assert torch.equal(new, heard[part][f"memory.{name}"]), "those who come"
+                old = torch.cat([known[name][0, a:b] for a, b in spans])
+                assert not torch.equal(new, old)
 
 
 @pytest.mark.parametrize("solver", ALL, ids=lambda solver: type(solver).__name__)
