@@ -18,7 +18,8 @@ demo: $(READY)
 # Coverage slows Python down, so only the tests of the mathematics are measured.
 MATHEMATICS := core solvers
 TESTS_OF_IT := $(MATHEMATICS:%=tests/%) tests/test_personal.py \
-	tests/backends/test_numbers.py tests/backends/test_outer_steps.py
+	tests/backends/test_numbers.py tests/backends/test_outer_steps.py \
+	tests/backends/test_listening.py tests/backends/test_freezing.py
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
 test: $(READY)
