@@ -11,16 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from partavg.backends.checks import device_of
-from partavg.backends.planner import (
+from partavg.backends.combinations import (
     check_freezing,
     check_fresh,
     check_listening,
     check_needs,
     check_recut,
     check_wire,
-    cut_of,
-    what_is_shared,
 )
+from partavg.backends.cutting import cut_of
+from partavg.backends.planner import what_is_shared
 from partavg.backends.processes import Processes
 from partavg.backends.simulate import Augment, Simulation
 from partavg.combinations import check_images, check_words, has_images

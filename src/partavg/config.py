@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor, nn
 
-from partavg.backends.planner import Bank, Buffers, WeightsPolicy
+from partavg.backends.client_weights import WeightsPolicy
+from partavg.backends.planner import Bank, Buffers
 from partavg.core.adapt import ADAPTS, Adapt
 from partavg.core.pace import PACES
 from partavg.core.participation import Redistribution

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import partavg
 from partavg import SGD, Participation, Schedule, Simulation, iid
-from partavg.backends.planner import client_weights
+from partavg.backends.client_weights import client_weights
 from partavg.flower.settings import Settings
 from partavg.solvers.drift import check_base
 

@@ -10,7 +10,7 @@ from tests.strategies import rows
 from torch import Tensor
 
 from partavg import SGD, About, Outer, Participation, Schedule
-from partavg.backends.planner import check_aggregate
+from partavg.backends.combinations import check_aggregate
 from partavg.core import Workers, weighted_sum
 from partavg.core.exchange import average_
 from partavg.core.reduce import alone

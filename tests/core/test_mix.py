@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from partavg.backends.planner import check_fresh, check_needs
+from partavg.backends.combinations import check_fresh, check_needs
 from partavg.core.adapt import FedLAMA
 from partavg.core.aggregate import weighted_sum
 from partavg.core.arrival import arrive_

@@ -23,29 +23,22 @@ from partavg.backends.checks import (
     tried,
 )
 from partavg.backends.client_models import own_columns, own_tensors
-from partavg.backends.current_plan import CurrentPlan
-from partavg.backends.description import Sections, check_state, given_settings, made_settings
-from partavg.backends.evaluating import Judge
-from partavg.backends.planner import (
-    Bank,
-    Buffers,
-    Cut,
-    Planner,
-    Weights,
-    bank_device,
+from partavg.backends.client_weights import Weights, check_drawn_weights, client_weights
+from partavg.backends.combinations import (
     check_aggregate,
-    check_drawn_weights,
     check_freezing,
     check_fresh,
     check_listening,
     check_needs,
     check_recut,
     check_wire,
-    client_weights,
     in_cycles,
-    kept,
-    what_is_shared,
 )
+from partavg.backends.current_plan import CurrentPlan
+from partavg.backends.cutting import Cut
+from partavg.backends.description import Sections, check_state, given_settings, made_settings
+from partavg.backends.evaluating import Judge
+from partavg.backends.planner import Bank, Buffers, Planner, kept, what_is_shared
 from partavg.backends.process_states import ProcessStates
 from partavg.backends.processes import OneProcess, Processes, dealt_evenly, own_workers
 from partavg.core import average
@@ -288,7 +281,7 @@ class Simulation:
         if participation and (moves or (self.local and self.active < len(split))):
             names = kept(participation, self._solver, self.workers, shared, own)
             homes = dealt_evenly(len(split), self._processes.size)[self._processes.rank]
-            device = bank_device(bank, self._device)
+            device = self._device if bank == "device" else torch.device("cpu")
             self.workers.keep(homes.stop - homes.start, names, device, own)
         self._current.prepare_(self.workers)
         if aggregate is not weighted_sum:

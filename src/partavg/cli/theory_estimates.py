@@ -6,7 +6,7 @@ from rich.console import Console
 
 from partavg import build
 from partavg.backends.checks import placed
-from partavg.backends.planner import client_weights
+from partavg.backends.client_weights import client_weights
 from partavg.backends.simulate import Simulation
 from partavg.cli import output
 from partavg.config import Config

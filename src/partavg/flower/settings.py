@@ -14,13 +14,10 @@ from annotated_types import Ge, Gt
 from torch import nn
 
 from partavg import build
-from partavg.backends.planner import (
-    Planner,
-    check_aggregate,
-    client_weights,
-    draws_columns,
-    what_is_shared,
-)
+from partavg.backends.client_weights import client_weights
+from partavg.backends.combinations import check_aggregate
+from partavg.backends.cutting import draws_columns
+from partavg.backends.planner import Planner, what_is_shared
 from partavg.config import Config, create
 from partavg.config_toml import dump_sections, parse, section
 from partavg.core.abilities import abilities

@@ -15,7 +15,9 @@ from torch.amp.grad_scaler import GradScaler
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
+from partavg.backends.combinations import check_fresh, check_needs
 from partavg.backends.current_plan import CurrentPlan
+from partavg.backends.cutting import Cut, draws_columns
 from partavg.backends.distributed.agree import agree
 from partavg.backends.distributed.averager import Averager
 from partavg.backends.distributed.checks import (
@@ -46,7 +48,6 @@ from partavg.backends.distributed.shard_groups import ShardGroups, check_mesh, c
 from partavg.backends.distributed.trailer import Trailer
 from partavg.backends.distributed.uneven import Uneven, UnevenTrailer, check_uneven, pace_of
 from partavg.backends.distributed.watch import Watch
-from partavg.backends.planner import Cut, check_fresh, check_needs, draws_columns
 from partavg.core.abilities import described
 from partavg.core.adapt import Adapt
 from partavg.core.aggregate import Aggregate, weighted_sum

@@ -10,8 +10,9 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
+from partavg.backends.combinations import check_aggregate, check_recut, check_wire
+from partavg.backends.cutting import Cut
 from partavg.backends.distributed.replicas import Manager
-from partavg.backends.planner import Cut, check_aggregate, check_recut, check_wire
 from partavg.core.adapt import Adapt
 from partavg.core.aggregate import Aggregate, weighted_sum
 from partavg.core.arguments import check_flag, check_kind, check_number, check_whole

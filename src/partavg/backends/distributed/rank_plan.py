@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from partavg.backends.cutting import Cut
 from partavg.backends.distributed.module_row import ModuleRow
-from partavg.backends.planner import Cut, Planner
+from partavg.backends.planner import Planner
 from partavg.core.aggregate import Aggregate
 from partavg.core.arguments import check_kind
 from partavg.core.local_columns import Sharing
