@@ -14,14 +14,15 @@ _NAME = re.compile(r"step-(\d{9})-([0-9a-f]{64})\.pt")
 _KEEP = 2
 
 
-def save(folder: Path, step: int, payload: dict[str, Any]) -> Path:
+def save(folder: Path, step: int, payload: dict[str, Any], *, private: bool = False) -> Path:
     """Write a checkpoint atomically, keep it and the one before it, remove all others.
 
     The file's name carries the checksum of its content, so one rename publishes both. Others may
-    be of later steps, too: damaged ones, left by a run that had to go back.
+    be of later steps, too: damaged ones, left by a run that had to go back. A `private` one is for
+    nobody else to read.
     """
     draft = folder / "draft.tmp"
-    _write(draft, payload, f"no checkpoint could be written to {folder}")
+    _write(draft, payload, f"no checkpoint could be written to {folder}", private=private)
     target = folder / f"step-{step:09d}-{_digest(draft)}.pt"
     draft.replace(target)
     _sync_folder(folder)
@@ -38,11 +39,13 @@ def save_model(path: Path, state: dict[str, Any]) -> None:
     draft.replace(path)
 
 
-def _write(path: Path, payload: dict[str, Any], failed: str) -> None:
+def _write(path: Path, payload: dict[str, Any], failed: str, *, private: bool = False) -> None:
     """Write a file that is on disk then; an OSError says what `failed`, and leaves nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with path.open("wb") as file:
+            if private:
+                path.chmod(0o600)
             torch.save(payload, file)
             file.flush()
             os.fsync(file.fileno())

@@ -17,6 +17,7 @@ import torch
 from partavg import checkpoint
 from partavg.config import Config
 from partavg.config_toml import differences, dump_sections, parse, to_tables
+from partavg.json_text import json_text
 from partavg.kept_code import as_wanted, forget, keep
 from partavg.metrics.metric import Metric
 from partavg.metrics.metric import Row as Row
@@ -273,7 +274,7 @@ def environment() -> Row:
 
 def write_json(path: Path, value: Row) -> None:
     """Write JSON atomically."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    write_text(path, json_text(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:

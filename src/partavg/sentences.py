@@ -21,3 +21,14 @@ def reason(error: BaseException) -> str:
     ('out of range', 'KeyError')
     """
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def cleaned(text: str, most: int = 300) -> str:
+    r"""A text of somebody else's on one line: without control characters, and cut.
+
+    >>> cleaned("\x1b[31mdisk\n full"), cleaned("a" * 5_000_000, 5)
+    ('[31mdisk full', 'aaaa…')
+    """
+    some = text[: 4 * most]
+    words = " ".join("".join(c if c.isprintable() else " " for c in some).split())
+    return words if len(words) <= most and len(some) == len(text) else words[: most - 1] + "…"

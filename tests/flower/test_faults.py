@@ -89,7 +89,10 @@ FAULTS: dict[str, tuple[Callable[[Message], Message], str]] = {
         "its numbers are pickle",
     ),
     "two arrays": (two_arrays, "exactly one array"),
-    "an implausible count": (lambda reply: altered(reply, samples=10**9), "10 when it joined"),
+    "an implausible count": (
+        lambda reply: altered(reply, samples=10**9),
+        "1000000000 samples, which is not",
+    ),
     "a count that is no number": (lambda reply: altered(reply, samples="many"), "no int"),
     "an old turn": (lambda reply: altered(reply, turn=1), "turn 1, not"),
     "another's name": (lambda reply: altered(reply, client=1), "for client 1"),
@@ -177,7 +180,9 @@ def test_a_client_that_returns_becomes_whole(
 ) -> None:
     """Away for more than a cycle: four parts came round, or one whole model came."""
     run, rows, grid = trained(
-        tmp_path, late_at(3, 4, 5, 6, 7), **{"flower.catch_up": catch_up, "training.steps": 16}
+        tmp_path,
+        late_at(3, 4, 5, 6, 7),
+        **{"flower.catch_up": catch_up, "training.steps": 16, "flower.rest": 0.0},
     )
     told = [
         message.content[ORDER]["bring"] for client, message, _ in grid.log
@@ -195,7 +200,7 @@ def test_only_what_is_due_travels(tmp_path: Path) -> None:
     for _, message, reply in grid.log:
         if turn(message) == 0:
             assert sum(isinstance(r, ArrayRecord) for r in reply.content.values()) == 0
-            assert set(reply.content[REPLY]) == {"client", "samples", "digest"}
+            assert set(reply.content[REPLY]) == {"client", "samples", "digest", "key"}
             continue
         order = message.content[ORDER]
         assert set(reply.content[REPLY]) == {"turn", "client", "samples", "lost", "loss"}

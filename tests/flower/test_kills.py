@@ -84,11 +84,13 @@ def test_files_of_earlier_versions_can_be_read(tmp_path: Path) -> None:
     assert sorted(saved) == ["digest", "metrics_length", "seconds", "server"]
     assert sorted(saved["server"]) == ["mirror", "progress", "roster"]
     assert sorted(saved["server"]["progress"]) == [
-        "about", "models", "part", "share", "stage", "step", "sums", "token", "turn",
+        "about", "changes", "models", "part", "share", "stage", "step", "sums", "token", "turn",
     ]  # fmt: skip
-    kept = checkpoint.load(tmp_path / "node0" / "test")
+    token = run.server.progress.token
+    kept = checkpoint.load(tmp_path / "node0" / "test" / "client-0" / token)
     assert kept
-    assert sorted(kept) == ["loss", "token", "turn", "workers"]
+    assert sorted(kept) == ["loss", "owner", "turn", "workers"]
+    assert sorted(kept["owner"]) == ["client", "job", "node", "token"]
 
 
 def test_an_order_is_carried_out_once(tmp_path: Path) -> None:

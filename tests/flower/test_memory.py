@@ -9,7 +9,7 @@ from filelock import FileLock, Timeout
 from tests.flower.federation import federation
 from tests.processes import context
 
-from partavg.flower.memory import FolderMemory, memory_of
+from partavg.flower.memory import FolderMemory, Owner, memory_of
 
 
 def test_a_node_must_say_where_it_keeps_its_model(
@@ -19,12 +19,17 @@ def test_a_node_must_say_where_it_keeps_its_model(
     grid = federation(tmp_path, {})
     grid.contexts[100].node_config = {"partition-id": 0}
     with pytest.raises(ValueError, match="does not say where to keep its model"):
-        memory_of(grid.contexts[100], "job")
+        memory_of(grid.contexts[100], "job", 0)
+
+
+def memory(folder: Path) -> FolderMemory:
+    """A client's, in its own folder of a job."""
+    return FolderMemory(folder / "job" / "client-0" / ("0" * 16), Owner("job", "0" * 16, 0, ""))
 
 
 def hold(folder: Path, connection: Connection) -> None:
     """Say that the lock is held, and never let it go."""
-    with FolderMemory(folder).lock():
+    with memory(folder).lock():
         connection.send("held")
         connection.recv()
 
@@ -35,8 +40,8 @@ def test_the_lock_of_a_killed_process_is_free_again(tmp_path: Path) -> None:
     process.start()
     assert here.recv() == "held"
     with pytest.raises(Timeout):
-        FileLock(tmp_path / "lock").acquire(timeout=0)
+        FileLock(tmp_path / "job" / "client-0" / ("0" * 16) / "lock").acquire(timeout=0)
     process.kill()
     process.join()
-    with FolderMemory(tmp_path).lock():
+    with memory(tmp_path).lock():
         pass

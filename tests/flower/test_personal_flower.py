@@ -33,7 +33,8 @@ CASES: dict[str, dict[str, Any]] = {
 
 def rows_of(folder: Path, client: int) -> dict[str, Any]:
     """What a client kept."""
-    saved = checkpoint.load(folder / f"node{client}" / "test")
+    (kept,) = (folder / f"node{client}" / "test" / f"client-{client}").iterdir()
+    saved = checkpoint.load(kept)
     assert saved
     return saved["workers"]
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from partavg.engines.looped import Looped
 from partavg.engines.model import Loss
 from partavg.evaluation import Transform, unchanged
 from partavg.flower.client import Client
+from partavg.flower.identity import KEY, Signer, fingerprint
 from partavg.flower.memory import memory_of
 from partavg.flower.protocol import Agreement
 from partavg.flower.run import FederatedRun
@@ -46,7 +48,7 @@ def client_app(
 
     @app.query("partavg")
     def introduce(message: Message, context: Context) -> Message:
-        return Message(clients.of(context).introduce(), reply_to=message)
+        return Message(clients.of(context).introduce(message.content), reply_to=message)
 
     @app.train("partavg")
     def carry_out(message: Message, context: Context) -> Message:
@@ -116,10 +118,19 @@ class _Clients:
             drawn, keys = inputs[indices].to(device), keys.to(device)
             return Batch(seen(drawn, keys) if seen else drawn, targets[indices].to(device), keys)
 
-        memory = memory_of(context, settings.flower.job)
-        engine = Looped(agreement.model)
+        signer = _signer(context)
+        node = fingerprint(signer.public) if signer else ""
         return Client(
-            index, len(inputs), agreement, engine, batch, settings.rate, memory, self.share_loss
+            index=index,
+            samples=len(inputs),
+            agreement=agreement,
+            engine=Looped(agreement.model),
+            batches=batch,
+            lr=settings.rate,
+            memory=memory_of(context, settings.flower.job, index, node),
+            node=context.node_id,
+            signer=signer,
+            shares_loss=self.share_loss,
         )
 
     def _agreed(self, context: Context) -> tuple[Settings, Agreement]:
@@ -142,6 +153,11 @@ def _index(context: Context) -> int:
             f"with --node-config 'partition-id=0 …', another number on each node"
         )
     return index
+
+
+def _signer(context: Context) -> Signer | None:
+    path = context.node_config.get(KEY)
+    return Signer(Path(str(path)).expanduser()) if path is not None else None
 
 
 def _seen(transform: Augment | None) -> Transform:

@@ -1,7 +1,7 @@
 """A client: one row that is kept between messages."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -15,8 +15,9 @@ from partavg.core.plan import Plan
 from partavg.core.schedule import Schedule
 from partavg.core.workers import Workers, upgrade_
 from partavg.flower import messages
+from partavg.flower.identity import Signer
 from partavg.flower.memory import Memory
-from partavg.flower.messages import Hello, Order, Reply
+from partavg.flower.messages import Hello, Order, Question, Reply
 from partavg.flower.protocol import Agreement, decode_, encode, restore_, whole_model
 
 _NEVER = 1 << 62  # steps
@@ -32,13 +33,19 @@ class Client:
     engine: Engine
     batches: Callable[[int], Batch]
     lr: Callable[[int], float]
-    memory: Memory
+    memory: Callable[[str], Memory]
+    """Of each start of a job, by its token."""
+    node: int
+    """The number by which Flower knows the node."""
+    signer: Signer | None = None
     shares_loss: bool = False
 
-    def introduce(self) -> RecordDict:
+    def introduce(self, content: RecordDict) -> RecordDict:
         """What the server must know to let it join."""
-        hello = Hello(self.index, self.samples, self.agreement.digest())
-        return messages.write(messages.REPLY, hello)
+        question = messages.read(content, messages.ORDER, Question)
+        key = self.signer.public if self.signer else ""
+        hello = Hello(self.index, self.samples, self.agreement.digest(), key)
+        return self._signed(messages.write(messages.REPLY, hello), **asdict(question))
 
     def carry_out(self, content: RecordDict) -> RecordDict:
         """Carry out the order in a message; one carried out before is only answered again.
@@ -48,28 +55,35 @@ class Client:
         order = messages.read(content, messages.ORDER, Order)
         brought = self._brought(content, order)
         reply = Reply(order.turn, self.index, self.samples)
-        with self.memory.lock():
-            saved = self.memory.load()
-            if saved and saved["token"] != order.token:
-                saved = None  # of a job that was begun anew
+        memory = self.memory(order.token)
+        with memory.lock():
+            saved = memory.load()
             workers = self.agreement.start()
             if saved:
                 workers.load_(saved["workers"])
                 upgrade_(workers, self.agreement.plan.partition.parts)
             if not saved or saved["turn"] != order.turn:
                 if not self._follows(order, saved):
-                    return messages.write(messages.REPLY, replace(reply, lost=True))
+                    return self._answer(replace(reply, lost=True), order)
                 self._take_(workers, order, brought)
                 saved = {
-                    "token": order.token,
                     "turn": order.turn,
                     "loss": self._train_(workers, order),
                     "workers": workers.state(),
                 }
-                self.memory.save(order.turn, saved)
+                memory.save(order.turn, saved)
             if self.shares_loss:
                 reply = replace(reply, loss=saved["loss"])
-            return messages.write(messages.REPLY, reply, self._sent(workers, order))
+            return self._answer(reply, order, self._sent(workers, order))
+
+    def _answer(self, reply: Reply, order: Order, array: ArrayRecord | None = None) -> RecordDict:
+        return self._signed(messages.write(messages.REPLY, reply, array), token=order.token)
+
+    def _signed(self, content: RecordDict, **about: str) -> RecordDict:
+        """The same with the node's signature, if it has a key."""
+        if self.signer:
+            self.signer.sign_(content, messages.REPLY, {"node": self.node, **about})
+        return content
 
     def _brought(self, content: RecordDict, order: Order) -> Tensor:
         """The numbers that come along with an order."""

@@ -5,6 +5,7 @@ little-endian, so that no format has to be trusted.
 """
 
 import math
+import reprlib
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
@@ -12,8 +13,13 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from torch import Tensor
 
-ORDER, REPLY, PART = "order", "reply", "part"
+from partavg.sentences import cleaned, shown
+
+ORDER, REPLY, PART, SIGNATURE = "order", "reply", "part", "signature"
+BESIDE = 1 << 16
+"""Bytes that a message may have beside its array."""
 _FORMAT = "little-endian"
+_LONGEST = 1000  # characters of a text
 T = TypeVar("T")
 
 
@@ -57,12 +63,24 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
+class Question:
+    """What the server asks a node that it does not know."""
+
+    token: str
+    """Of the job's start."""
+    nonce: str
+    """A number used once: what answers it is no old answer."""
+
+
+@dataclass(frozen=True, slots=True)
 class Hello:
     """How a client introduces itself."""
 
     client: int
     samples: int
     digest: str
+    key: str = ""
+    """The public key of its node, if that has one."""
 
 
 def pack(tensor: Tensor) -> ArrayRecord:
@@ -86,28 +104,49 @@ def read(content: RecordDict, kind: str, record: type[T]) -> T:
     found = content.get(kind)
     if not isinstance(found, ConfigRecord):
         raise ValueError(f"the message holds no {kind}")
-    values = {}
-    for field in fields(record):  # type: ignore[arg-type]
-        value = found.get(field.name)
-        if type(value) is not field.type:
-            raise ValueError(f"{field.name} = {value!r} of its {kind} is no {field.type.__name__}")  # type: ignore[union-attr]
-        values[field.name] = value
-    return record(**values)
+    _check_names(content, (kind, PART, SIGNATURE), "record", f"a message with a {kind}")
+    known = {field.name: field.type for field in fields(record)}  # type: ignore[arg-type]
+    _check_names(found, known, "key", f"its {kind}")
+    return record(**{name: _value(found.get(name), of, name, kind) for name, of in known.items()})
+
+
+def _value(value: Any, expected: Any, name: str, kind: str) -> Any:
+    if type(value) is not expected:
+        raise ValueError(f"{name} = {shown(value)} of its {kind} is no {expected.__name__}")
+    if isinstance(value, str) and len(value) > _LONGEST:
+        raise ValueError(f"{name} of its {kind} has {len(value)} characters")
+    return value
+
+
+def _check_names(found: Any, known: Any, what: str, where: str) -> None:
+    """Nothing is kept that nobody asked for."""
+    extra = [name for name in found if name not in known]
+    if extra:
+        raise ValueError(
+            f"{where} holds {len(extra)} more than it may, as the {what} {shown(extra[0])}"
+        )
+
+
+def check_without_array(content: RecordDict) -> None:
+    """Raise a ValueError if a message brings numbers that nobody asked for."""
+    if PART in content:
+        raise ValueError("it holds an array, and none was asked for")
 
 
 def unpack(content: RecordDict, length: int, dtype: torch.dtype) -> Tensor:
     """The one array of a message, if it is as long and of the type that it must be, and finite."""
     found = content.get(PART)
-    extra = [name for name, record in content.items() if not isinstance(record, ConfigRecord)]
-    if not isinstance(found, ArrayRecord) or list(found) != [PART] or extra != [PART]:
+    if not isinstance(found, ArrayRecord) or list(found) != [PART]:
         raise ValueError("it does not hold exactly one array")
     array = found[PART]
     if (array.stype, array.dtype) != (_FORMAT, _name(dtype)):
         raise ValueError(
-            f"its numbers are {array.stype} {array.dtype}, not {_FORMAT} {_name(dtype)}"
+            f"its numbers are {cleaned(array.stype, 40)} {cleaned(array.dtype, 40)}, not {_FORMAT} "
+            f"{_name(dtype)}"
         )
     if tuple(array.shape) != (length,):
-        raise ValueError(f"its array has the shape {tuple(array.shape)}, not ({length},)")
+        shape = reprlib.repr(tuple(array.shape))
+        raise ValueError(f"its array has the shape {shape}, not ({length},)")
     if len(array.data) != length * dtype.itemsize:
         raise ValueError(f"its array has {len(array.data)} bytes, not {length * dtype.itemsize}")
     if not length:

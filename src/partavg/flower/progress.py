@@ -5,6 +5,8 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from partavg.flower.plausible import Changes
+
 Stage = Literal["exchange", "redistribution", "dismissal", "end", "done"]
 
 
@@ -24,6 +26,8 @@ class ServerProgress:
     """Of all clients, those that the sums are of."""
     models: dict[int, Tensor] = field(default_factory=dict)
     """From one client to another."""
+    changes: Changes = field(default_factory=dict)
+    """How far parts moved in their last averages."""
 
     def state(self) -> dict[str, Any]:
         """All of it, to save; files call the active fraction share."""

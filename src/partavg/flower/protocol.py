@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.metadata import version
 from itertools import chain
 from typing import NamedTuple
 
@@ -20,6 +21,15 @@ from partavg.core.trial import MessageLength, message_length, sends_parameters, 
 from partavg.core.workers import Workers
 from partavg.engines.model import RowModel
 from partavg.flower.messages import Order
+
+
+def minor(full: str) -> str:
+    """The minor version in a full one: patches of it change nothing but defects.
+
+    >>> minor("0.2.1")
+    '0.2'
+    """
+    return ".".join(full.split(".")[:2])
 
 
 class Section(NamedTuple):
@@ -48,6 +58,7 @@ class Agreement:
         layouts = (self.model.params, self.model.buffers)
         plan = (self.plan.schedule, self.plan.partition.digest(), self.plan.buffer_parts)
         agreed = f"({layouts!r}, {str(self.model.dtype)!r}, {plan!r}, {described(self.solver)})"
+        agreed += f" of partavg {minor(version('partavg'))}"
         counted = self.model.whole_numbers().cpu().numpy().tobytes()
         return hashlib.sha256(agreed.encode() + counted).hexdigest()[:32]
 

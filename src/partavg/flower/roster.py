@@ -4,6 +4,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+_REMEMBERED = 100  # absences; all are counted
+
 
 @dataclass(slots=True)
 class Member:
@@ -23,7 +25,19 @@ class Member:
     """Bytes to the server and from it."""
     messages: int = 0
     away: list[tuple[int, str]] = field(default_factory=list)
-    """The steps at which it did not take part though it should have, and why."""
+    """The last steps at which it did not take part though it should have, and why."""
+    absences: int = 0
+    """How often it did not."""
+    missed: int = 0
+    """How many deadlines it missed in a row."""
+    key: str = ""
+    """Its public key, if it has one."""
+
+    def was_away(self, step: int, why: str) -> None:
+        """It did not take part at a step."""
+        self.absences += 1
+        self.away.append((step, why))
+        del self.away[:-_REMEMBERED]
 
     def averaged(self, part: int, *, contributed: bool) -> None:
         """A part was averaged, with or without this client."""

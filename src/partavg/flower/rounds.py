@@ -1,48 +1,33 @@
 """Asking clients, checking what they answer, and going on without those that fail."""
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic, sleep
 
-from flwr.app import ConfigRecord, RecordDict
 from torch import Tensor
 
 from partavg.flower import messages
-from partavg.flower.messages import Hello, Order, Reply
+from partavg.flower.identity import check_signature
+from partavg.flower.messages import Order, Reply
 from partavg.flower.orders import Orders
 from partavg.flower.protocol import Agreement
-from partavg.flower.roster import Member, Roster
+from partavg.flower.roster import Roster
+from partavg.flower.rules import Rules
 from partavg.flower.transport import Answer, Transport
+from partavg.flower.welcome import Welcome
+from partavg.sentences import cleaned
 
 log = logging.getLogger("flwr")
 
-# What a message asks for, as Flower names it; app.py answers.
-CARRY_OUT, INTRODUCE = "train.partavg", "query.partavg"
-_AGAIN = 30.0  # seconds until a node that could not introduce itself is asked again
+CARRY_OUT = "train.partavg"
+"""What a message asks for, as Flower names it; app.py answers."""
+_GREETING = 10.0  # seconds that nodes get to introduce themselves, whatever the rules
 
 
 class TooFewClients(RuntimeError):
     """Fewer clients answer than must; all that was averaged is saved."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """Who may take part, and how long the others wait."""
-
-    clients: int
-    min_clients: int
-    deadline: float = 300.0
-    """Seconds for one answer."""
-    wait: float = 60.0
-    """Seconds to wait at the start for all clients; then `min_clients` are enough."""
-    patience: float = 600.0
-    """Seconds to wait for `min_clients` before giving up."""
-    catch_up: str = "parts"
-    """How a client that was away becomes whole: by "parts" as they come round, or one "whole"."""
-    weights: str | tuple[float, ...] = "uniform"
-    """By a policy, or a number per client."""
-    max_samples: int = 10_000_000
 
 
 @dataclass(slots=True)
@@ -52,39 +37,48 @@ class Round:
     replies: dict[int, Reply] = field(default_factory=dict)
     arrays: dict[int, Tensor] = field(default_factory=dict)
     away: dict[int, str] = field(default_factory=dict)
+    capped: list[int] = field(default_factory=list)
     seconds: float = 0.0
 
 
 class Rounds:
     """The clients, asked one round after another."""
 
-    def __init__(self, transport: Transport, agreement: Agreement, rules: Rules) -> None:
+    def __init__(
+        self, transport: Transport, agreement: Agreement, rules: Rules, token: str
+    ) -> None:
         self.roster = Roster()
         self._transport, self._agreement, self._rules = transport, agreement, rules
-        self._later: dict[int, float] = {}
+        self._welcome = Welcome(transport, agreement, rules, token)
+        self._until: dict[int, float] = {}
+
+    def resume(self, roster: Roster, token: str) -> None:
+        """Go on with the clients of a job that was started before."""
+        self.roster, self._welcome.token = roster, token
 
     def gather(self) -> None:
         """Wait for all clients; after a while for as many as must be there."""
         rules, began = self._rules, monotonic()
         while True:
-            self._welcome(rules.deadline)
+            self._welcome.look(self.roster)
             here, waited = len(self._here()), monotonic() - began
-            if here >= (rules.clients if waited < rules.wait else rules.min_clients):
+            early = waited < max(rules.wait, _GREETING if self._welcome.waits else 0.0)
+            if here >= (rules.clients if early else rules.min_clients):
                 return
-            if waited > max(rules.wait, rules.patience):
+            if not early and waited > rules.patience:
                 raise TooFewClients(
                     f"{here} of {rules.clients} clients came within {waited:.0f} s, and "
                     f"flower.min_clients = {rules.min_clients} must: start more SuperNodes"
                 )
-            sleep(min(0.5, 0.1 + 0.05 * waited))
+            sleep(min(0.5, 0.02 + 0.05 * waited))
 
     def ask(self, clients: Sequence[int], orders: Orders, *, need: int) -> Round:
         """Ask clients until enough of them gave an answer that holds; name those that did not."""
         began, rules, step = monotonic(), self._rules, orders.until
         found = Round()
         while True:
-            self._welcome(min(rules.deadline, 60.0))
-            self._ask_missing(found, clients, orders)
+            self._welcome.look(self.roster)
+            self._ask_missing(found, clients, orders, all_of_them=bool(found.away))
             if len(found.replies) >= need:
                 break
             if monotonic() - began > rules.patience:
@@ -95,39 +89,61 @@ class Rounds:
                 )
             sleep(min(1.0, rules.patience / 20))
         for client, reason in sorted(found.away.items()):
-            log.warning("%s is left out at step %d: %s", self._name(client), step, reason)
-            if client in self.roster:
-                self.roster[client].away.append((step, reason))
+            self._was_away(client, step, reason)
         found.seconds = monotonic() - began
         return found
 
-    def _ask_missing(self, found: Round, clients: Sequence[int], orders: Orders) -> None:
-        """One try; what was answered in an earlier one still counts."""
+    def leave_out(self, found: Round, client: int, step: int, reason: str) -> None:
+        """Do as if a client had not answered, whose answer does not hold after all."""
+        del found.replies[client], found.arrays[client]
+        found.away[client] = reason
+        self._was_away(client, step, reason)
+
+    def _was_away(self, client: int, step: int, reason: str) -> None:
+        log.warning("%s is left out at step %d: %s", self._name(client), step, reason)
+        if client in self.roster:
+            self.roster[client].was_away(step, reason)
+
+    def _ask_missing(
+        self, found: Round, clients: Sequence[int], orders: Orders, *, all_of_them: bool
+    ) -> None:
+        """One try; what was answered in an earlier one still counts.
+
+        Who missed deadlines in a row is asked only now and then, unless too few are left.
+        """
         here, roster = self._here(), self.roster
-        found.away = {
-            client: "its node is not connected" if client in roster else "it never joined"
-            for client in clients
-            if client not in found.replies
-        }
-        asked = {c: orders.order(c, roster[c]) for c in found.away if c in here}
+        missing = [client for client in clients if client not in found.replies]
+        rests = {c for c in missing if self._rests(c)} if not all_of_them else set()
+        found.away = {client: self._why_not_asked(client, client in rests) for client in missing}
+        asked = {c: orders.order(c, roster[c]) for c in missing if c in here and c not in rests}
         nodes = {roster[client].node: client for client in asked}
         contents = {
             roster[client].node: messages.write(messages.ORDER, order, handout.array)
             for client, (order, handout) in asked.items()
         }
-        for answer in self._transport.ask(contents, CARRY_OUT, orders.turn, self._rules.deadline):
+        most = {roster[client].node: self._most(order) for client, (order, _) in asked.items()}
+        for answer in self._transport.ask(
+            contents,
+            CARRY_OUT,
+            orders.turn,
+            self._rules.deadline,
+            most,
+            idle=lambda: self._welcome.look(roster),
+        ):
             client = nodes[answer.node]
             order, handout = asked[client]
             member = roster[client]
             member.received += answer.sent
             member.sent += answer.received
+            self._count_missed(client, answer)
             try:
                 reply, array = self._checked(answer, client, order)
             except ValueError as error:
-                found.away[client] = str(error)
+                found.away[client] = cleaned(str(error))
                 continue
             member.messages += 1
             member.heard(order.turn, handout.parts)
+            self._count_samples(client, reply.samples)
             del found.away[client]
             found.replies[client] = reply
             if array is not None:
@@ -138,7 +154,7 @@ class Rounds:
 
     def _checked(self, answer: Answer, client: int, order: Order) -> tuple[Reply, Tensor | None]:
         """An answer that may touch the model; a ValueError says why another may not."""
-        member = self.roster[client]
+        member, model = self.roster[client], self._agreement.model
         if answer.content is None:
             raise ValueError(answer.problem)
         reply = messages.read(answer.content, messages.REPLY, Reply)
@@ -147,69 +163,54 @@ class Rounds:
                 f"it answered for client {reply.client} and turn {reply.turn}, not {client} and "
                 f"{order.turn}"
             )
+        self._rules.check_key(client, member.key)
+        if member.key:
+            about = {"node": answer.node, "token": order.token}
+            check_signature(answer.content, messages.REPLY, about, member.key)
         if reply.lost:
             member.turn = -1
             raise ValueError("it does not have its state any more, and gets the whole model next")
-        if reply.samples != member.samples:
-            raise ValueError(
-                f"it counts {reply.samples} samples, and {member.samples} when it joined"
-            )
+        self._rules.check_samples(client, reply.samples)
+        if math.isinf(reply.loss):
+            raise ValueError("its loss is not finite")
         length = self._agreement.sent_length(order)
         if length == 0:
+            messages.check_without_array(answer.content)
             return reply, None
-        return reply, messages.unpack(answer.content, length, self._agreement.model.dtype)
+        return reply, messages.unpack(answer.content, length, model.dtype)
+
+    def _most(self, order: Order) -> int:
+        """The bytes that an answer may have."""
+        length = self._agreement.sent_length(order)
+        return length * self._agreement.model.dtype.itemsize + messages.BESIDE
+
+    def _count_missed(self, client: int, answer: Answer) -> None:
+        member = self.roster[client]
+        member.missed = member.missed + 1 if answer.silent else 0
+        self._until[client] = monotonic() + self._rules.rest_after(member.missed)
+
+    def _count_samples(self, client: int, samples: int) -> None:
+        """Data may grow: the new count counts from now on."""
+        member = self.roster[client]
+        if samples != member.samples:
+            log.info("client %d counts %d samples, and %d before", client, samples, member.samples)
+            member.samples = samples
+
+    def _rests(self, client: int) -> bool:
+        return self._until.get(client, 0.0) > monotonic()
+
+    def _why_not_asked(self, client: int, rests: bool) -> str:
+        if client not in self.roster:
+            return "it never joined"
+        if rests:
+            missed = self.roster[client].missed
+            return f"it missed its last {missed} deadlines, and is asked again later"
+        return "its node is not connected"
 
     def _here(self) -> set[int]:
         """The clients whose nodes are connected."""
         listed = set(self._transport.nodes())
         return {client for client, member in self.roster.items() if member.node in listed}
-
-    def _welcome(self, seconds: float) -> None:
-        """Let nodes that are not known introduce themselves."""
-        known, now = {member.node for member in self.roster.values()}, monotonic()
-        strangers = [node for node in self._transport.nodes() if node not in known]
-        new = [node for node in strangers if self._later.get(node, 0.0) <= now]
-        contents = {node: RecordDict({messages.ORDER: ConfigRecord({})}) for node in new}
-        if not contents:
-            return
-        for answer in self._transport.ask(contents, INTRODUCE, 0, seconds):
-            try:
-                self._enter(answer)
-            except ValueError as error:
-                log.warning("node %d cannot join: %s", answer.node, error)
-                self._later[answer.node] = monotonic() + _AGAIN
-
-    def _enter(self, answer: Answer) -> None:
-        if answer.content is None:
-            raise ValueError(answer.problem)
-        hello = messages.read(answer.content, messages.REPLY, Hello)
-        if not 0 <= hello.client < self._rules.clients:
-            raise ValueError(
-                f"it says it is client {hello.client}, and training.workers = "
-                f"{self._rules.clients}: give its node a partition-id from 0 to "
-                f"{self._rules.clients - 1}"
-            )
-        if not 1 <= hello.samples <= self._rules.max_samples:
-            raise ValueError(
-                f"client {hello.client} counts {hello.samples} samples, which is not between 1 and "
-                f"flower.max_samples = {self._rules.max_samples}"
-            )
-        if hello.digest != self._agreement.digest():
-            raise ValueError(
-                f"client {hello.client} has another model, partition or solver: give it the same "
-                f"app and the same version of partavg"
-            )
-        old = self.roster.get(hello.client)
-        if old and old.node in self._transport.nodes():
-            raise ValueError(
-                f"client {hello.client} is there already, on node {old.node}: give each node a "
-                f"partition-id of its own"
-            )
-        if old:
-            old.node, old.samples = answer.node, hello.samples
-        else:
-            self.roster[hello.client] = Member(answer.node, hello.samples)
-        log.info("client %d joined on node %d", hello.client, answer.node)
 
     def _name(self, client: int) -> str:
         member = self.roster.get(client)

@@ -2,7 +2,6 @@
 
 import logging
 import secrets
-import tomllib
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -13,17 +12,17 @@ from typing import Any
 from torch import Tensor, nn
 
 from partavg import checkpoint
-from partavg.config_toml import dump_sections, flat_keys
+from partavg.config_toml import flat_keys
 from partavg.evaluation import Transform, evaluate
+from partavg.flower.progress import ServerProgress
 from partavg.flower.protocol import Agreement
+from partavg.flower.resuming import changed, claim, record, write_settings
 from partavg.flower.server import Exchange, Server
 from partavg.flower.settings import Settings
 from partavg.flower.transport import Transport
-from partavg.folder import RunFolder, write_json, write_text
-from partavg.kept_code import as_wanted, keep
+from partavg.folder import RunFolder, write_json
 from partavg.metrics.metric import Row
 from partavg.metrics.table import METRICS, summarize
-from partavg.recipes.files import read
 from partavg.sinks import chosen
 from partavg.sinks.jsonl import JsonLines
 from partavg.sinks.sink import Feed, RunInfo
@@ -55,10 +54,25 @@ class FederatedRun:
         )
         self._metrics = JsonLines(self.folder.metrics_path, synced=lambda step: True)
         self._seconds = 0.0
-        self._start()
+        if self._asked:
+            self._check_measurable()
+        if not self.folder.exists:
+            self._check_free()
+        self._lock = claim(self.folder)
+        try:
+            self._start()
+        except BaseException:
+            self._lock.release()
+            raise
 
     def __iter__(self) -> Iterator[Row]:
         """Train to the end; yield the metrics of each exchange."""
+        try:
+            yield from self._rows()
+        finally:
+            self._lock.release(force=True)
+
+    def _rows(self) -> Iterator[Row]:
         log.info("partavg: run folder %s", self.folder.path)
         began, before = monotonic() - self._seconds, self.server.progress.step
         with Feed([self._metrics, *self._sinks], self._about()) as feed:
@@ -87,33 +101,33 @@ class FederatedRun:
     def _start(self) -> None:
         """Begin a run folder, or go on in one."""
         folder, resume = self.folder, self._settings.flower.resume
-        if self._asked:
-            self._check_measurable()
-        if not folder.exists:
-            try:
-                folder.check_free(resume=False, force=False)
-            except ValueError as error:
-                raise ValueError(str(error).replace("--out", "flower.folder")) from None
-        elif folder.finished or not resume:
+        if folder.exists and (folder.finished or not resume):
             state = "a finished run" if folder.finished else "an unfinished run"
             remedy = "another flower.folder" if folder.finished else "flower.resume = true"
             raise ValueError(f"{folder.path} holds {state}: use {remedy}")
         saved = checkpoint.load(folder.checkpoints) if folder.exists else None
         if saved is None:
-            folder.path.mkdir(parents=True, exist_ok=True)
-            folder.write_environment(
-                {
-                    "seed": self._settings.config.training.seed,
-                    "engine": "looped (each client trains its own row)",
-                    "flwr": version("flwr"),
-                }
-            )
-            folder.write_metrics(self._asked)
-            kept = keep(folder.path, tomllib.loads(self._settings.dump()))
-            write_text(folder.config_path, dump_sections(kept))
-            self._save()
-            return
-        as_wanted(folder.path, read(folder.config_path), tomllib.loads(self._settings.dump()))
+            self._begin()
+        else:
+            self._go_on(saved)
+
+    def _begin(self) -> None:
+        folder = self.folder
+        folder.write_environment(
+            {
+                "seed": self._settings.config.training.seed,
+                "engine": "looped (each client trains its own row)",
+                "flwr": version("flwr"),
+            }
+        )
+        folder.write_metrics(self._asked)
+        write_settings(folder, self._settings)
+        self._save()
+
+    def _go_on(self, saved: dict[str, Any]) -> None:
+        folder, settings = self.folder, self._settings
+        progress = ServerProgress.load(saved["server"]["progress"])
+        change = changed(folder, settings, progress)
         if saved["digest"] != self._agreement.digest():
             raise ValueError(
                 f"{folder.path} was started with another model, partition or solver: resume with "
@@ -122,7 +136,17 @@ class FederatedRun:
         folder.check_metrics(saved["metrics_length"])
         self.server.load(saved["server"])
         self._metrics.length, self._seconds = saved["metrics_length"], saved["seconds"]
-        log.info("partavg: resuming after step %d", self.server.progress.step)
+        record(folder, settings, change, progress.step)
+        for key, (old, new) in change.items():
+            log.info("partavg: %s was %r, and is %r from now on", key, old, new)
+        log.info("partavg: resuming after step %d", progress.step)
+
+    def _check_free(self) -> None:
+        """Raise a ValueError if files of others would be overwritten."""
+        try:
+            self.folder.check_free(resume=False, force=False)
+        except ValueError as error:
+            raise ValueError(str(error).replace("--out", "flower.folder")) from None
 
     def _check_measurable(self) -> None:
         """Raise a ValueError for metrics that cannot be measured: now, not in an hour."""
@@ -163,6 +187,8 @@ class FederatedRun:
             "sent": {str(client): member.sent for client, member in members.items()},
             "received": {str(client): member.received for client, member in members.items()},
         }
+        if exchange.capped:
+            row["capped"] = list(exchange.capped)
         if exchange.loss is not None:
             row["loss"] = exchange.loss
         if exchange.discrepancy is not None:
@@ -207,6 +233,7 @@ class FederatedRun:
                     "samples": member.samples,
                     "sent": member.sent,
                     "received": member.received,
+                    "absences": member.absences,
                     "away": [{"step": step, "why": why} for step, why in member.away],
                 }
                 for client, member in sorted(members.items())

@@ -4,17 +4,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
+from torch import Tensor
 
 from partavg.core.abilities import abilities
 from partavg.core.reduce import accumulating
 from partavg.core.workers import upgrade_
 from partavg.flower.aggregation import aggregated, aggregated_model
 from partavg.flower.orders import Orders
+from partavg.flower.plausible import Implausible, Plausible, model_pieces, pieces
 from partavg.flower.progress import ServerProgress, Stage
 from partavg.flower.protocol import Agreement, decode_, parameters, set_model_
 from partavg.flower.roster import Roster
-from partavg.flower.rounds import Round, Rounds, Rules
+from partavg.flower.rounds import Round, Rounds
+from partavg.flower.rules import Rules
 from partavg.flower.transport import Transport
+from partavg.flower.weights import weights_of
 
 Sent = Literal["part", "rest", "model", "nothing"]
 
@@ -34,6 +38,8 @@ class Exchange(NamedTuple):
     """Weighted mean of the clients' mini-batch losses, where all of them share it."""
     discrepancy: float | None
     """Of the part, just before it was averaged: (1/m) Σ_i ‖u_j − x_ij‖²."""
+    capped: tuple[int, ...] = ()
+    """Who claims so many samples that it counted less."""
 
 
 class Server:
@@ -54,7 +60,7 @@ class Server:
         token: str,
     ) -> None:
         self._agreement, self._rules, self._steps = agreement, rules, steps
-        self._rounds = Rounds(transport, agreement, rules)
+        self._rounds = Rounds(transport, agreement, rules, token)
         self.mirror = agreement.start()
         self.progress = ServerProgress(token, "exchange" if self._local_steps <= steps else "end")
 
@@ -76,7 +82,7 @@ class Server:
         self.progress = ServerProgress.load(saved["progress"])
         self.mirror.load_(saved["mirror"])
         upgrade_(self.mirror, self._agreement.plan.partition.parts)
-        self._rounds.roster = Roster.load(saved["roster"])
+        self._rounds.resume(Roster.load(saved["roster"]), self.progress.token)
 
     def __iter__(self) -> Iterator[Exchange]:
         """Train to the end."""
@@ -97,9 +103,8 @@ class Server:
         until = now.step + self._local_steps
         (due,) = self._agreement.plan.schedule(until)
         found = self._round(self._active(until), until, "part", due)
-        weights = self._weights(found)
+        weights = self._average("part", due, found, until)
         discrepancy = self._discrepancy(found, weights, due)
-        self._average("part", due, found, weights, until)
         now.step, now.models = until, {}
         who = self._agreement.plan.participation
         if until + self._local_steps > self._steps:
@@ -122,9 +127,10 @@ class Server:
             rest: Sent = "rest" if self._agreement.sections("rest", due) else "nothing"
             found = self._round(old, now.step, rest, due)
             if rest == "rest":
-                self._average("rest", due, found, self._weights(found), now.step)
+                self._average("rest", due, found, now.step)
         else:
             found = self._round(old, now.step, "model", due)
+            self._leave_out(self._judge_of_models(), found, now.step)
             slots = zip(old, new, strict=True)
             now.models = {n: found.arrays[o] for o, n in slots if o in found.arrays}
         for client in set(new) - set(old):
@@ -147,11 +153,14 @@ class Server:
         """Take the steps that are left and average the whole models: u_K."""
         now = self.progress
         found = self._round(self._active(max(1, self._steps)), self._steps, "model", now.part)
+        judge = self._judge_of_models()
+        self._leave_out(judge, found, self._steps)
         weights = self._weights(found)
         just_averaged = now.part if now.step == self._steps else None
         model = aggregated_model(
             found.arrays, weights, self._agreement, self.mirror, self._steps, but=just_averaged
         )
+        self._check(judge, model, found, self._steps)
         set_model_(self.mirror, self._agreement, model)
         now.step, now.stage = self._steps, "done"
         return _record("end", now.step, now.part, found, weights)
@@ -176,28 +185,62 @@ class Server:
         now.turn = orders.turn
         return found
 
-    def _average(
-        self, about: str, part: int, found: Round, weights: Mapping[int, float], step: int
-    ) -> None:
-        """Make one message of those about a part or the rest, and note who is to hear of it."""
-        now, sections = self.progress, self._agreement.sections(about, part)
-        now.about, now.part = about, part
-        now.sums = aggregated(found.arrays, weights, self._agreement, self.mirror, sections, step)
+    def _average(self, about: str, part: int, found: Round, step: int) -> dict[int, float]:
+        """Make one message of those about a part or the rest, and note who is to hear of it.
+
+        Nothing is changed before it is known to hold; how much each client counted comes back.
+        """
+        now, agreement = self.progress, self._agreement
+        sections = agreement.sections(about, part)
+        judge = Plausible(
+            pieces(agreement, self.mirror, sections), now.changes, self._rules.max_change
+        )
+        self._leave_out(judge, found, step)
+        weights = self._weights(found)
+        sums = aggregated(found.arrays, weights, agreement, self.mirror, sections, step)
+        self._check(judge, sums, found, step)
+        if about == "part":
+            judge.remember_(sums)
+        now.about, now.part, now.sums = about, part, sums
         now.active_fraction = len(found.replies) / self._rules.clients
-        decode_(self.mirror, self._agreement, sections, now.sums, now.active_fraction)
+        decode_(self.mirror, agreement, sections, now.sums, now.active_fraction)
         for client, member in self.roster.items():
             for section in sections:
                 member.averaged(section.part, contributed=client in found.arrays)
+        return weights
+
+    def _judge_of_models(self) -> Plausible:
+        made = model_pieces(self._agreement, self.mirror)
+        return Plausible(made, {}, self._rules.max_change)
+
+    def _leave_out(self, judge: Plausible, found: Round, step: int) -> None:
+        """Go on without messages that are too far out, while enough clients are left."""
+        outliers = judge.outliers(found.arrays)
+        need = min(self._rules.min_clients, len(found.replies) + len(found.away))
+        if outliers and len(found.replies) - len(outliers) < need:
+            said = "; ".join(f"client {c}: {why}" for c, why in sorted(outliers.items()))
+            raise self._stopped(f"too few clients are left without those far out ({said})", step)
+        for client, reason in outliers.items():
+            self._rounds.leave_out(found, client, step, reason)
+
+    def _check(self, judge: Plausible, total: Tensor, found: Round, step: int) -> None:
+        try:
+            judge.check(total, found.arrays)
+        except Implausible as error:
+            raise self._stopped(str(error), step) from None
+
+    def _stopped(self, why: str, step: int) -> Implausible:
+        return Implausible(
+            f"at step {step} {why}: nothing of it is saved; take those clients out, or give a "
+            f"larger flower.max_change, then start again with flower.resume = true"
+        )
 
     def _weights(self, found: Round) -> dict[int, float]:
         """p_i of those who answered."""
-        given = self._rules.weights
-        counts = dict.fromkeys(found.replies, 1.0)
-        if given == "samples":
-            counts = {client: float(reply.samples) for client, reply in found.replies.items()}
-        elif not isinstance(given, str):
-            counts = {client: given[client] for client in found.replies}
-        return {client: count / sum(counts.values()) for client, count in counts.items()}
+        rules = self._rules
+        samples = {client: reply.samples for client, reply in found.replies.items()}
+        weights, found.capped = weights_of(samples, rules.weights, rules.max_weight)
+        return weights
 
     def _discrepancy(self, found: Round, weights: Mapping[int, float], due: int) -> float | None:
         """How far the clients are apart in a part, as far as messages tell."""
@@ -233,4 +276,7 @@ def _record(
     shared = weights and all(loss == loss for loss in losses.values())
     loss = sum(weights[c] * loss for c, loss in losses.items()) if weights and shared else None
     clients = tuple(found.replies)
-    return Exchange(stage, step, part, clients, found.away, found.seconds, loss, discrepancy)
+    return Exchange(
+        stage, step, part, clients, found.away, found.seconds, loss, discrepancy,
+        tuple(found.capped),
+    )  # fmt: skip

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
@@ -26,8 +27,9 @@ from partavg.core.rates import Rate
 from partavg.core.seeds import fold, seeded
 from partavg.core.trial import shared_names
 from partavg.engines.model import Loss, RowModel
+from partavg.flower.identity import keys_of_clients
 from partavg.flower.protocol import Agreement
-from partavg.flower.rounds import Rules
+from partavg.flower.rules import Rules
 from partavg.metrics.table import METRICS
 
 SECTIONS = ("training", "averaging", "solver", "lr_schedule", "participation", "metrics")
@@ -50,7 +52,11 @@ class Federation:
     wait: Annotated[float, Ge(0)] = 60.0
     patience: Annotated[float, Ge(0)] = 600.0
     catch_up: Literal["parts", "whole"] = "parts"
+    rest: Annotated[float, Ge(0)] = 3600.0
+    keys: str = ""
     max_samples: Annotated[int, Ge(1)] = 10_000_000
+    max_weight: Annotated[float, Ge(0)] = 10.0
+    max_change: Annotated[float, Ge(0)] = 100.0
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", self.job):
@@ -109,10 +115,27 @@ class Settings:
             deadline=flower.deadline,
             wait=flower.wait,
             patience=flower.patience,
+            rest=flower.rest,
             catch_up=flower.catch_up,
             weights=self.config.averaging.weights,
             max_samples=flower.max_samples,
+            max_weight=flower.max_weight,
+            max_change=flower.max_change,
+            keys=self._keys(),
         )
+
+    def _keys(self) -> dict[int, tuple[str, ...]] | None:
+        """Which keys clients may have, if the server says."""
+        if not self.flower.keys:
+            return None
+        keys = keys_of_clients(Path(self.flower.keys).expanduser())
+        missing = set(range(self.config.training.workers)) - keys.keys()
+        if missing:
+            raise ValueError(
+                f"flower.keys = {self.flower.keys!r} has no key of client {min(missing)}: give "
+                f"one to each of training.workers = {self.config.training.workers} clients"
+            )
+        return keys
 
     def agreement(
         self,

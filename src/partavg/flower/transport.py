@@ -1,7 +1,7 @@
-"""Messages to clients and their answers, each with its own deadline."""
+"""Messages to nodes and their answers, each with its own deadline."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from time import monotonic
@@ -10,12 +10,25 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from partavg.flower import messages
-
-Arrived = tuple[int, Message | str]
-"""A node, and its answer or why there is none."""
+from partavg.sentences import cleaned
 
 _LOOKS = 600  # a second at most, for the answers of all clients: each is work for the SuperLink
 _LAST_LOOK = 0.5  # seconds between two looks for an answer that is slow to come
+_IDLE = 1.0  # seconds of waiting after which something else may be done
+_EXPIRED = 3  # Flower's error code of a message that nobody answered in time
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A node's answer, or why there is none, and the bytes to and from it."""
+
+    node: int
+    content: RecordDict | None
+    problem: str
+    sent: int
+    received: int
+    silent: bool = False
+    """Whether its time was up."""
 
 
 @dataclass(slots=True)
@@ -29,9 +42,35 @@ class Transport:
         return sorted(self.grid.get_node_ids())
 
     def ask(
-        self, contents: Mapping[int, RecordDict], action: str, turn: int, seconds: float
-    ) -> Iterator["Answer"]:
+        self,
+        contents: Mapping[int, RecordDict],
+        action: str,
+        turn: int,
+        seconds: float,
+        most: Mapping[int, int] | None = None,
+        idle: Callable[[], None] | None = None,
+    ) -> Iterator[Answer]:
         """Send a message to each of some nodes; yield an answer for each, in the order they come.
+
+        Whoever waits long is `idle` now and then.
+        """
+        sent = self.send(contents, action, turn, seconds, most)
+        while sent.missing:
+            answer = sent.take(_IDLE)
+            if answer:
+                yield answer
+            elif idle:
+                idle()
+
+    def send(
+        self,
+        contents: Mapping[int, RecordDict],
+        action: str,
+        turn: int,
+        seconds: float,
+        most: Mapping[int, int] | None = None,
+    ) -> "Sent":
+        """Send a message to each of some nodes, whose answers may have so many bytes at `most`.
 
         One thread looks for each answer: a node that dies while it answers blocks whoever waits
         for it, and must not block the others.
@@ -42,72 +81,74 @@ class Transport:
             )
             for node, content in contents.items()
         }
-        sent = {node: messages.size(message) for node, message in outgoing.items()}
-        ends = monotonic() + seconds
+        sizes = {node: messages.size(message) for node, message in outgoing.items()}
+        sent = Sent(self.grid, seconds, monotonic() + seconds, sizes)
         pushed = set(self.grid.push_messages(list(outgoing.values())))
-        arrivals: SimpleQueue[Arrived] = SimpleQueue()
-        stop = Event()
         for node, message in outgoing.items():
             number = message.metadata.message_id
             if number in pushed:
-                arguments = (node, number, len(outgoing) / _LOOKS, ends, arrivals, stop)
-                Thread(target=self._wait, args=arguments, daemon=True).start()
+                limit = (most or {}).get(node)
+                arguments = (node, number, sizes[node], limit, len(outgoing) / _LOOKS)
+                Thread(target=sent.wait, args=arguments, daemon=True).start()
             else:
-                arrivals.put((node, "its message could not be sent"))
-        del outgoing
-        missing = set(contents)
-        while missing:
-            try:
-                node, answer = arrivals.get(timeout=max(0.01, ends - monotonic()))
-            except Empty:
-                break
-            missing.discard(node)
-            yield _answer(node, answer, sent[node])
-        stop.set()
-        for node in sorted(missing):
-            yield Answer(node, None, f"it did not answer within {seconds:g} s", sent[node], 0)
+                sent.arrivals.put(Answer(node, None, "its message could not be sent", 0, 0))
+        return sent
 
-    def _wait(
-        self,
-        node: int,
-        number: str,
-        shortest: float,
-        ends: float,
-        arrivals: "SimpleQueue[Arrived]",
-        stop: Event,
-    ) -> None:
-        began, reason = monotonic(), ""
-        while monotonic() < ends and not stop.is_set():
+
+@dataclass(slots=True)
+class Sent:
+    """Messages on their way; their answers are taken as they come."""
+
+    grid: Grid
+    seconds: float
+    ends: float
+    missing: dict[int, int]
+    """The nodes that have not answered yet, and the bytes sent to each."""
+    arrivals: SimpleQueue[Answer] = field(default_factory=SimpleQueue)
+    stop: Event = field(default_factory=Event)
+
+    def take(self, patience: float = 0.0) -> Answer | None:
+        """The next answer; None if none comes in so many seconds; silence after the deadline."""
+        try:
+            left = max(0.01, min(patience, self.ends - monotonic()))
+            answer = self.arrivals.get(timeout=left) if patience else self.arrivals.get_nowait()
+        except Empty:
+            if monotonic() < self.ends or not self.missing:
+                return None
+            self.stop.set()
+            node = min(self.missing)
+            problem = f"it did not answer within {self.seconds:g} s"
+            return Answer(node, None, problem, self.missing.pop(node), 0, silent=True)
+        if answer.node not in self.missing:
+            return None  # too late: its silence was noted
+        del self.missing[answer.node]
+        return answer
+
+    def wait(self, node: int, number: str, sent: int, most: int | None, shortest: float) -> None:
+        """Look for a node's answer until it comes or time is up."""
+        began, problem = monotonic(), ""
+        while monotonic() < self.ends and not self.stop.is_set():
             try:
                 for message in self.grid.pull_messages([number]):
-                    arrivals.put((node, message))
+                    self.arrivals.put(_answer(node, message, sent, most))
                     return
             except Exception as error:  # the connection's; it may come back before the deadline
-                reason = f"its answer could not be fetched ({error})"
+                problem = f"its answer could not be fetched ({cleaned(str(error))})"
             # Look often for quick answers and seldom for slow ones: 5 % late at most.
             pause = max(shortest, min(_LAST_LOOK, 0.05 * (monotonic() - began)))
-            stop.wait(min(pause, max(0.0, ends - monotonic())))
-        if reason:
-            arrivals.put((node, reason))
+            self.stop.wait(min(pause, max(0.0, self.ends - monotonic())))
+        if problem:
+            self.arrivals.put(Answer(node, None, problem, sent, 0, silent=True))
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A node's answer, or why there is none, and the bytes to and from it."""
-
-    node: int
-    content: RecordDict | None
-    problem: str
-    sent: int
-    received: int
-
-
-def _answer(node: int, answer: Message | str, sent: int) -> Answer:
-    if isinstance(answer, str):
-        return Answer(node, None, answer, sent, 0)
-    received = messages.size(answer)
-    if answer.has_error():
-        error = answer.error
-        words = " ".join((error.reason or "no reason given").split())
-        return Answer(node, None, f"error {error.code}: {words[:300]}", sent, received)
-    return Answer(node, answer.content, "", sent, received)
+def _answer(node: int, message: Message, sent: int, most: int | None) -> Answer:
+    received = messages.size(message)
+    if message.has_error():
+        error = message.error
+        words = cleaned(error.reason or "no reason given")
+        problem = f"error {error.code}: {words}"
+        return Answer(node, None, problem, sent, received, silent=error.code == _EXPIRED)
+    if most is not None and received > most:  # not kept for a moment longer
+        problem = f"its answer has {received} bytes, and no more than {most} were asked for"
+        return Answer(node, None, problem, sent, received)
+    return Answer(node, message.content, "", sent, received)

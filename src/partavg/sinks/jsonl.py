@@ -1,11 +1,11 @@
 """metrics.jsonl: a line per row."""
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
+from partavg.json_text import json_text
 from partavg.metrics.metric import Row
 from partavg.sinks.sink import RunInfo
 
@@ -34,7 +34,7 @@ class JsonLines:
     def take(self, row: Row) -> None:
         """Write a line."""
         assert self._file
-        line = json.dumps(row) + "\n"
+        line = json_text(row) + "\n"
         self._file.write(line)
         self._file.flush()
         self.length += len(line)  # ASCII: as many bytes
