@@ -11,6 +11,7 @@ import pytest
 import tests.flower.federation
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from tests.flower.faults import fault
 from tests.flower.federation import SOLVERS, assert_equal, federation, server
 from tests.flower.grid import FakeGrid
 
@@ -74,6 +75,10 @@ def cut_off(reply: Message) -> Message:
     return with_array(reply, Array(array.dtype, array.shape, array.stype, array.data[:-1]))
 
 
+def with_record(reply: Message, name: str, record: Any) -> Message:
+    return Message(RecordDict({**reply.content, name: record}), reply_to=original(reply))
+
+
 FAULTS: dict[str, tuple[Callable[[Message], Message], str]] = {
     "an error": (
         lambda reply: Message(Error(2, "disk full"), reply_to=original(reply)),
@@ -96,6 +101,28 @@ FAULTS: dict[str, tuple[Callable[[Message], Message], str]] = {
     "a count that is no number": (lambda reply: altered(reply, samples="many"), "no int"),
     "an old turn": (lambda reply: altered(reply, turn=1), "turn 1, not"),
     "another's name": (lambda reply: altered(reply, client=1), "for client 1"),
+    "a record more": (
+        lambda reply: with_record(reply, "more", ConfigRecord({"x": 1})),
+        "a message with a reply holds 1 more than it may, as the record 'more'",
+    ),
+    "a key more": (lambda reply: altered(reply, more=1), "as the key 'more'"),
+    "5 MB of text for a number": (
+        lambda reply: altered(reply, samples="x" * 5_000_000),
+        "and no more than",
+    ),
+    "50 KB of text for a number": (
+        lambda reply: altered(reply, samples="x" * 50_000),
+        "samples = 'xxxxxxxxxxxx...xxxxxxxxxxxxx' of its reply is no int",
+    ),
+    "a message larger than asked for": (
+        lambda reply: damaged(reply, lambda x: x.repeat(10_000)),
+        "and no more than",
+    ),
+    "a loss that is infinite": (lambda reply: altered(reply, loss=float("inf")), "is not finite"),
+    "control characters in an error": (
+        lambda reply: Message(Error(2, "\x1b[31mgone\x07\u202e\n" * 3), reply_to=original(reply)),
+        "error 2: [31mgone [31mgone [31mgone",
+    ),
     "nothing in it": (
         lambda reply: Message(RecordDict(), reply_to=original(reply)),
         "holds no reply",
@@ -125,11 +152,12 @@ def without(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return trained(tmp_path_factory.mktemp("without"), late_at(3), **SHORT)
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("answer", FAULTS)
+@fault("What a client answers", "{answer}", answer=FAULTS)
 def test_a_bad_answer_is_no_answer(
-    tmp_path: Path, fault: str, without: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    damage, reason = FAULTS[fault]
+    tmp_path: Path, answer: str, without: Any, caplog: pytest.LogCaptureFixture
+) -> str:
+    damage, reason = FAULTS[answer]
 
     def prepare(grid: FakeGrid) -> None:
         def after(client: int, reply: Message) -> Message:
@@ -148,6 +176,7 @@ def test_a_bad_answer_is_no_answer(
     at_turn_3 = [list(each.folder.rows())[2]["discrepancy_due"] for each in (run, other)]
     assert at_turn_3[0] == at_turn_3[1], "the others' average, as if it had said nothing"
     assert run.server.mirror.params.isfinite().all()
+    return f"left out of that average, as if it had said nothing: “{rows[2]['away']['0']}”"
 
 
 def test_weights_are_renormalised(tmp_path: Path) -> None:
@@ -224,7 +253,8 @@ def test_a_loss_is_shared_only_if_the_client_says_so(tmp_path: Path) -> None:
     assert all(row["loss"] > 0 for row in rows[:-1])
 
 
-def test_a_client_that_lost_its_state_gets_a_whole_model(tmp_path: Path) -> None:
+@fault("State", "a client loses its state folder")
+def test_a_client_that_lost_its_state_gets_a_whole_model(tmp_path: Path) -> str:
     def prepare(grid: FakeGrid) -> None:
         def fault(client: int, message: Message) -> None:
             if client == 0 and turn(message) == 5:
@@ -237,6 +267,7 @@ def test_a_client_that_lost_its_state_gets_a_whole_model(tmp_path: Path) -> None
     assert [0 in row["clients"] for row in rows] == [True] * 4 + [False] + [True] * 8
     told = [m.content[ORDER]["bring"] for c, m, _ in grid.log if c == 0 and turn(m) == 6]
     assert told == ["whole"]
+    return f"left out once (“{rows[4]['away']['0']}”), then it goes on with the whole model"
 
 
 def test_too_few_clients_stop_the_run_and_it_goes_on_later(tmp_path: Path) -> None:

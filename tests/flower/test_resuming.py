@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.flower.faults import fault
 from tests.flower.federation import SOLVERS, assert_equal, federation, server
 from tests.flower.grid import FakeGrid
 
@@ -42,16 +43,21 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("key", REFUSED)
-def test_what_would_change_the_run_is_refused(tmp_path: Path, key: str) -> None:
+@fault("Runs", "resumed with another {key}", key=REFUSED)
+def test_what_would_change_the_run_is_refused(tmp_path: Path, key: str) -> str:
     grid, run = stopped(tmp_path)
     before = run.folder.config_path.read_text()
-    with pytest.raises(ValueError, match=f"was started with .*{key}.* is wanted now: put {key}"):
+    with pytest.raises(
+        ValueError, match=f"was started with .*{key}.* is wanted now: put {key}"
+    ) as refused:
         server(grid, **{"flower.resume": True, key: REFUSED[key]})
     assert run.folder.config_path.read_text() == before
     assert [row["step"] for row in server(grid, **{"flower.resume": True})] == [6, 8, 8]
+    return f"refused: “{str(refused.value).replace(str(tmp_path), '…')}”"
 
 
-def test_what_may_change_is_written_down(tmp_path: Path) -> None:
+@fault("Runs", "resumed with another deadline, evaluation or number of clients that must be there")
+def test_what_may_change_is_written_down(tmp_path: Path) -> str:
     grid, run = stopped(tmp_path)
     new = {"flower.deadline": 77.0, "metrics.evaluate_every": 2, "flower.min_clients": 3}
     for _ in server(grid, **{"flower.resume": True, **new}):
@@ -63,6 +69,7 @@ def test_what_may_change_is_written_down(tmp_path: Path) -> None:
     assert said["changed"]["metrics.evaluate_every"] == [4, 2]
     assert said["changed"]["flower.min_clients"] == [None, 3]
     assert run.folder.settings()["flower.deadline"] == 77.0
+    return "it goes on; changes.jsonl says what was changed when, config.toml what is in force"
 
 
 def test_nothing_changed_is_nothing_written(tmp_path: Path) -> None:
@@ -102,34 +109,42 @@ def test_a_run_that_has_only_its_end_left_gets_no_larger_budget(tmp_path: Path) 
         server(grid, **{"flower.resume": True, "training.steps": 16})
 
 
+@fault("Runs", "resumed with another minor version of partavg")
 def test_another_minor_version_is_refused_and_a_patch_written_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+) -> str:
     grid, run = stopped(tmp_path)
     was = run.folder.environment()["partavg"]
     for now, refused in (("9.7.1", True), (f"{was}.post1", False)):
         monkeypatch.setattr(resuming, "version", lambda name, now=now: now)
         if refused:
-            with pytest.raises(ValueError, match=rf"started with partavg {was}, and this is 9.7.1"):
+            with pytest.raises(
+                ValueError, match=rf"started with partavg {was}, and this is 9\.7\.1"
+            ):
                 server(grid, **{"flower.resume": True})
         else:
             server(grid, **{"flower.resume": True})
             text = (run.folder.path / resuming.CHANGES).read_text()
             assert json.loads(text)["changed"] == {"partavg": [was, now]}
+    return "refused: it says which one to install, or to begin another run; a patch is written down"
 
 
-def test_two_servers_in_one_folder_are_refused(tmp_path: Path) -> None:
+@fault("Runs", "a second server on the run folder of a living one")
+def test_two_servers_in_one_folder_are_refused(tmp_path: Path) -> str:
     grid = federation(tmp_path, CHANGES)
     first = server(grid)
     going = iter(first)
     next(going)
-    with pytest.raises(ValueError, match="another server is training in .*/run: wait for its end"):
+    with pytest.raises(ValueError, match=r"another server is training in .*run: wait") as refused:
         server(grid, **{"flower.resume": True})
     assert [row["step"] for row in going] == [4, 6, 8, 8]
     assert RunFolder(tmp_path / "run").finished
+    told = str(refused.value).replace(str(tmp_path), "…")
+    return f"refused: “{told}”; the first goes on"
 
 
-def test_two_runs_of_one_job_do_not_meet(tmp_path: Path) -> None:
+@fault("Runs", "two runs of one job at the same time, on the same nodes")
+def test_two_runs_of_one_job_do_not_meet(tmp_path: Path) -> str:
     """One after each exchange of the other: both end as if they were alone."""
     alone = server(federation(tmp_path / "alone", CHANGES))
     for _ in alone:
@@ -140,3 +155,4 @@ def test_two_runs_of_one_job_do_not_meet(tmp_path: Path) -> None:
     assert not any(row["away"] for pair in rows for row in pair)
     for run in (one, other):
         assert_equal(run.model(), alone.model(), tolerance=0)
+    return "each ends as if it were alone, to the bit"

@@ -38,6 +38,8 @@ class Round:
     arrays: dict[int, Tensor] = field(default_factory=dict)
     away: dict[int, str] = field(default_factory=dict)
     capped: list[int] = field(default_factory=list)
+    samples: dict[int, int] = field(default_factory=dict)
+    """The new counts of those that have another one now."""
     seconds: float = 0.0
 
 
@@ -143,7 +145,7 @@ class Rounds:
                 continue
             member.messages += 1
             member.heard(order.turn, handout.parts)
-            self._count_samples(client, reply.samples)
+            self._count_samples(found, client, reply.samples)
             del found.away[client]
             found.replies[client] = reply
             if array is not None:
@@ -189,12 +191,12 @@ class Rounds:
         member.missed = member.missed + 1 if answer.silent else 0
         self._until[client] = monotonic() + self._rules.rest_after(member.missed)
 
-    def _count_samples(self, client: int, samples: int) -> None:
+    def _count_samples(self, found: Round, client: int, samples: int) -> None:
         """Data may grow: the new count counts from now on."""
         member = self.roster[client]
         if samples != member.samples:
             log.info("client %d counts %d samples, and %d before", client, samples, member.samples)
-            member.samples = samples
+            member.samples = found.samples[client] = samples
 
     def _rests(self, client: int) -> bool:
         return self._until.get(client, 0.0) > monotonic()

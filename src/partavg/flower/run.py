@@ -187,6 +187,8 @@ class FederatedRun:
             "sent": {str(client): member.sent for client, member in members.items()},
             "received": {str(client): member.received for client, member in members.items()},
         }
+        if exchange.samples:
+            row["samples"] = {str(client): count for client, count in exchange.samples.items()}
         if exchange.capped:
             row["capped"] = list(exchange.capped)
         if exchange.loss is not None:

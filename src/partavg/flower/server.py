@@ -40,6 +40,8 @@ class Exchange(NamedTuple):
     """Of the part, just before it was averaged: (1/m) Σ_i ‖u_j − x_ij‖²."""
     capped: tuple[int, ...] = ()
     """Who claims so many samples that it counted less."""
+    samples: Mapping[int, int] = {}
+    """The new counts of those whose data grew."""
 
 
 class Server:
@@ -278,5 +280,5 @@ def _record(
     clients = tuple(found.replies)
     return Exchange(
         stage, step, part, clients, found.away, found.seconds, loss, discrepancy,
-        tuple(found.capped),
+        tuple(found.capped), found.samples,
     )  # fmt: skip
