@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -17,6 +16,8 @@ from typing import Any
 
 from tests.flower import keys, warm
 from tests.limits import seconds
+
+from partavg.flower.programs import free_port, processes_of, surroundings
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -43,12 +44,6 @@ clientapp = "app:client"
 """
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def toml(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value).lower()
 
@@ -60,21 +55,15 @@ class Programs:
         self.folder, self._quick = folder, quick
         self.port = free_port()
         self._started: list[subprocess.Popen[bytes]] = []
-        self.environ = {
-            **os.environ,
-            "PATH": f"{folder}{os.pathsep}{BIN}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": os.pathsep.join(map(str, (folder, ROOT / "src", ROOT))),
-            "FLWR_HOME": str(folder / "home"),
-            "FLWR_TELEMETRY_ENABLED": "0",
-            "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "OMP_NUM_THREADS": "1",
-        }
+        self.environ = surroundings(
+            PATH=f"{folder}{os.pathsep}{BIN}{os.pathsep}{os.environ['PATH']}",
+            PYTHONPATH=os.pathsep.join(map(str, (folder, ROOT / "src", ROOT))),
+            FLWR_HOME=str(folder / "home"),
+            HOME=str(folder),
+            OMP_NUM_THREADS="1",
+        )
         (folder / "home").mkdir(parents=True)
         keys.authority(folder)
-        if quick:
-            self.environ["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "0.2"
 
     def start(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
         """Start a program; what it says goes to a file."""
@@ -204,18 +193,5 @@ class Programs:
         return bool(found)
 
     def processes(self, *words: str) -> list[int]:
-        """The processes of this folder with all these words in their names or commands.
-
-        Flower's programs outlive their parents; their environment tells whose they are.
-        """
-        mark = f"FLWR_HOME={self.folder / 'home'}".encode()
-        found = []
-        for entry in Path("/proc").glob("[0-9]*"):
-            try:
-                said = (entry / "comm").read_bytes() + (entry / "cmdline").read_bytes()
-                ours = mark in (entry / "environ").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if ours and all(word.encode() in said for word in words):
-                found.append(int(entry.name))
-        return found
+        """The processes of this folder with all these words in their names or commands."""
+        return processes_of(self.folder / "home", *words)

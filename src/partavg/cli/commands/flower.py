@@ -1,5 +1,7 @@
 """`partavg flower`."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -7,6 +9,22 @@ import click
 EXAMPLES = """\b
 Examples:
   partavg flower new fashion
+  partavg flower simulate fashion
+  partavg flower node 127.0.0.1:9092 --client 0 --state state0 --key node0 --ca ca.crt
+"""
+NEW = """\b
+Examples:
+  partavg flower new fashion
+"""
+SIMULATE = """\b
+Examples:
+  partavg flower simulate fashion
+  partavg flower simulate fashion --set training.steps=40 --set 'flower.folder="runs/short"'
+"""
+NODE = """\b
+Examples:
+  partavg flower node 127.0.0.1:9092 --client 0 --state state0 --key node0 --ca ca.crt
+  partavg flower node fl.example.org:443 --client 3 --state state --key node3 --ca ca.crt --device cuda
 """
 
 
@@ -15,17 +33,85 @@ def flower() -> None:
     """Train with real clients over a real network, by Flower (see docs/flower.md)."""
 
 
-@flower.command(epilog=EXAMPLES)
+@flower.command(epilog=NEW)
 @click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
 def new(folder: Path) -> None:
     """Write a Flower app into DIR: federated Fashion-MNIST, to run as it is and to edit."""
+    with _with_flower():
+        from partavg.flower.new import write_app
+
+        for path in write_app(folder):
+            click.echo(f"wrote {path}")
+    click.echo(f"edit them, then: partavg flower simulate {folder}")
+
+
+@flower.command(epilog=SIMULATE)
+@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--set", "changes", metavar="KEY=VALUE", multiple=True, help="Change a setting.")
+def simulate(folder: Path, changes: tuple[str, ...]) -> None:
+    """Train the app in DIR on this machine, in Flower's simulation runtime (needs Ray)."""
+    with _with_flower():
+        from partavg.flower.simulation import simulate
+
+        run = simulate(folder, changes)
+        click.echo(f"done: partavg report {run.path}")
+
+
+@flower.command(epilog=NODE)
+@click.argument("superlink", metavar="HOST:PORT")
+@click.option("--client", type=click.IntRange(min=0), required=True, help="The client's number.")
+@click.option(
+    "--state", type=click.Path(file_okay=False, path_type=Path), required=True,
+    help="A folder of this node, where the client's model is kept.",
+)  # fmt: skip
+@click.option(
+    "--key", type=click.Path(dir_okay=False, path_type=Path),
+    help="The node's private key: Flower knows it by that, and what it says is signed.",
+)  # fmt: skip
+@click.option(
+    "--ca", type=click.Path(dir_okay=False, path_type=Path),
+    help="The certificate of the authority that signed the server's.",
+)  # fmt: skip
+@click.option("--insecure", is_flag=True, help="Without TLS, for tries on one machine.")
+@click.option("--device", default="cpu", show_default=True, help="Where to compute.")
+@click.option("--config", default="", help="More for --node-config, for your own data(context).")
+@click.option(
+    "--patience", type=click.FloatRange(min=0), default=90.0, show_default=True,
+    help="Seconds to try again while the node cannot join.",
+)  # fmt: skip
+@click.argument("more", nargs=-1, type=click.UNPROCESSED)
+def node(
+    superlink: str,
+    client: int,
+    state: Path,
+    key: Path | None,
+    ca: Path | None,
+    insecure: bool,
+    device: str,
+    config: str,
+    patience: float,
+    more: tuple[str, ...],
+) -> None:
+    """Be a node of a federation: a SuperNode whose clients start from a warm process.
+
+    It goes on until it is told to end. Words after -- go to flower-supernode as they are.
+    """
+    with _with_flower():
+        if insecure == (ca is not None):
+            raise ValueError("give --ca FILE, or --insecure for tries on one machine")
+        from partavg.flower.node import Node
+
+        made = Node(superlink, client, state, key, ca, device, config, patience)
+        raise SystemExit(made.run(more))
+
+
+@contextmanager
+def _with_flower() -> Iterator[None]:
+    """Say in a sentence what is wrong, that Flower is not installed, too."""
     from partavg.cli import output
 
     with output.bad_input():
         try:
-            from partavg.flower.new import write_app
+            yield
         except ModuleNotFoundError as error:
             raise ValueError(str(error)) from None
-        for path in write_app(folder):
-            click.echo(f"wrote {path}")
-    click.echo(f"edit them, then: flwr run {folder}")

@@ -1,0 +1,102 @@
+"""An app in Flower's simulation runtime: one command, no network, nothing left running."""
+
+import shlex
+import subprocess
+import time
+import tomllib
+import urllib.request
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from partavg.flower.programs import end, end_all, free_port, surroundings
+from partavg.flower.settings import Settings
+from partavg.folder import RunFolder
+
+_START = 120.0  # seconds for a SuperLink to answer
+_NAME = "here"
+
+
+def simulate(app: Path, changes: Sequence[str] = ()) -> RunFolder:
+    """Train an app with as many simulated nodes as it has clients; the folder of the run."""
+    if find_spec("ray") is None:
+        raise ValueError(
+            "Flower's simulation runtime needs Ray: pip install 'partavg[flower-simulation]'"
+        )
+    settings = read_settings(app, changes)
+    workers = settings.config.training.workers
+    folder = RunFolder(
+        Path(settings.flower.folder or f"runs/{settings.flower.job}").expanduser().resolve()
+    )
+    with TemporaryDirectory(prefix="partavg-") as name:
+        home, port = Path(name), free_port()
+        text = f'[superlink.{_NAME}]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
+        (home / "config.toml").write_text(text)
+        environ = surroundings(FLWR_HOME=str(home))
+        command = ["flower-superlink", "--insecure", "--simulation"]
+        with (home / "superlink.log").open("wb") as log:
+            superlink = subprocess.Popen(
+                [*command, "--host", "127.0.0.1", "--port", str(port)],
+                env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+        try:
+            _wait_for(superlink, port, home / "superlink.log")
+            words = ["flwr", "run", str(app), _NAME, "--stream"]
+            words += ["--federation-config", f"num-supernodes={workers}"]
+            extra = ["-c", " ".join(changes)] if changes else []
+            code = subprocess.run([*words, *extra], env=environ, check=False).returncode
+        finally:
+            end(superlink)
+            end_all(home)
+    if code or not folder.finished:
+        raise ValueError(
+            f"the run in {folder.path} did not reach its end: what stands above says why"
+        )
+    return folder
+
+
+def read_settings(app: Path, changes: Sequence[str] = ()) -> Settings:
+    """The settings of an app, with changes `key=value` as `flwr run -c` takes them."""
+    file = app / "pyproject.toml"
+    try:
+        tables = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ValueError(
+            f"{file} cannot be read ({error}): name the folder of an app, as partavg flower new "
+            f"makes one"
+        ) from None
+    config = _flat(tables.get("tool", {}).get("flwr", {}).get("app", {}).get("config", {}))
+    for change in shlex.split(" ".join(changes), posix=False):
+        key, equals, value = change.partition("=")
+        if not equals or key not in config:
+            known = "another key" if equals else "no key=value"
+            raise ValueError(
+                f"{change!r} is {known}: use those that stand in [tool.flwr.app.config] of {file}"
+            )
+        try:
+            config[key] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            raise ValueError(f"{change!r} is no TOML: a text needs quotes, {key}='\"…\"'") from None
+    return Settings.read(config)
+
+
+def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        inner = isinstance(value, dict)
+        found |= _flat(value, f"{prefix}{key}.") if inner else {prefix + key: value}
+    return found
+
+
+def _wait_for(superlink: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
+    ends = time.monotonic() + _START
+    while superlink.poll() is None and time.monotonic() < ends:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+                if answer.status == 200:
+                    return
+        except OSError:
+            time.sleep(0.1)
+    raise ValueError(f"Flower's SuperLink did not start: {log.read_text(errors='replace')[-2000:]}")

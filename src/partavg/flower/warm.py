@@ -1,0 +1,200 @@
+"""Processes of apps forked from a warm one: each message would wait seconds for imports otherwise.
+
+    python -m partavg.flower.warm FOLDER
+
+listens on FOLDER/socket. `install` writes programs into FOLDER that are named as Flower's; with
+FOLDER first in PATH they ask the warm process to fork. The fork has the name, the arguments and
+the surroundings of Flower's program, and does what that would do.
+"""
+
+import gc
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NoReturn
+
+CLIENT_APP = "flwr-clientapp"
+_START = 120.0  # seconds until it is warm; then nodes begin without
+_PARENT = 1.0  # seconds between two looks whether anybody needs it still
+
+SHIM = """#!{python} -IS
+import fcntl, json, os, socket, sys
+folder, name, words = {folder!r}, os.path.basename(sys.argv[0]), sys.argv[1:]
+order = dict(argv=[name, *words], cwd=os.getcwd(), environ=dict(os.environ))
+try:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(folder + "/socket")
+        connection.sendall(json.dumps(order).encode())
+        connection.shutdown(socket.SHUT_WR)
+        if connection.recv(1):
+            sys.exit()
+except OSError:
+    pass
+# There is no warm process: start Flower's own program, but never a second one beside a first that
+# is slow to start, which would make both slower still.
+lock = os.open(folder + "/cold", os.O_CREAT | os.O_WRONLY, 0o600)
+try:
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except OSError:
+    sys.exit(name + ": another one is still starting or at work")
+os.set_inheritable(lock, True)
+places = os.environ["PATH"].split(os.pathsep)
+os.environ["PATH"] = os.pathsep.join(place for place in places if place != folder)
+os.execvp(name, [name, *words])
+"""
+
+
+def install(folder: Path, *names: str) -> None:
+    """Write programs that ask the warm process in a folder to fork."""
+    for name in names or (CLIENT_APP,):
+        shim = folder / name
+        shim.write_text(SHIM.format(python=sys.executable, folder=str(folder)), encoding="utf-8")
+        shim.chmod(0o700)
+
+
+@contextmanager
+def warm(environ: Mapping[str, str]) -> Iterator["Warm"]:
+    """A warm process, and a folder for PATH; both are gone afterwards."""
+    with TemporaryDirectory(prefix="partavg-") as name:
+        made = Warm(Path(name), environ)
+        try:
+            made.begin()
+            yield made
+        finally:
+            made.end()
+
+
+class Warm:
+    """The warm process of a folder, which is started again if it ends."""
+
+    def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
+        self.folder, self._environ = folder, environ
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def begin(self) -> None:
+        """Start it, and wait until it is warm."""
+        if not hasattr(os, "fork"):
+            return  # apps start as Flower starts them
+        install(self.folder)
+        self._start()
+        ends = time.monotonic() + _START
+        while not (self.folder / "socket").exists() and time.monotonic() < ends:
+            if self._process and self._process.poll() is not None:
+                break
+            time.sleep(0.05)
+
+    def look(self) -> None:
+        """Start it again if it has ended."""
+        if self._process and self._process.poll() is not None:
+            self._start()
+
+    def end(self) -> None:
+        """End it; what it forked goes on."""
+        if self._process:
+            self._process.kill()
+            self._process.wait()
+
+    def _start(self) -> None:
+        (self.folder / "socket").unlink(missing_ok=True)
+        command = [sys.executable, "-m", "partavg.flower.warm", str(self.folder)]
+        self._process = subprocess.Popen(command, env=dict(self._environ), stdin=subprocess.DEVNULL)
+
+
+def serve(folder: Path, programs: Mapping[str, Callable[[], object]]) -> NoReturn:
+    """Fork a process for every order, as long as whoever started this lives."""
+    parent, begun = os.getppid(), deque[str](maxlen=1000)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for those that are asked to end
+    gc.freeze()
+    with socket.socket(socket.AF_UNIX) as listener:
+        draft = folder / "draft"
+        listener.bind(str(draft))
+        listener.listen()
+        listener.settimeout(_PARENT)
+        draft.rename(folder / "socket")
+        while os.getppid() == parent:
+            with suppress(TimeoutError):
+                connection, _ = listener.accept()
+                _answer(connection, listener, programs, begun)
+    sys.exit()
+
+
+def _answer(
+    connection: socket.socket,
+    listener: socket.socket,
+    programs: Mapping[str, Callable[[], object]],
+    begun: deque[str],
+) -> None:
+    """Fork what is asked for, but nothing twice."""
+    with connection, suppress(OSError, ValueError):
+        connection.settimeout(10.0)
+        with connection.makefile("rb") as file:
+            order = json.loads(file.read())
+        connection.sendall(b"+")  # if this process dies now, Flower asks again
+        task = json.dumps(order["argv"])
+        if task in begun:
+            return
+        begun.append(task)
+        if os.fork() == 0:
+            listener.close()
+            connection.close()
+            _become(order, programs)
+
+
+def _become(order: dict[str, object], programs: Mapping[str, Callable[[], object]]) -> NoReturn:
+    """Be the program that was asked for; never come back."""
+    code = 1
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.environ.clear()
+        os.environ.update(order["environ"])  # type: ignore[call-overload]
+        os.chdir(str(order["cwd"]))
+        sys.argv = list(order["argv"])  # type: ignore[call-overload]
+        _be_another()
+        programs[sys.argv[0]]()
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)  # not the slow end of an interpreter
+
+
+def _be_another() -> None:
+    """A name and random numbers of its own, as a new process has them."""
+    import numpy as np
+
+    random.seed()
+    np.random.seed()
+    with suppress(OSError):
+        Path("/proc/self/comm").write_text(sys.argv[0])
+
+
+def main() -> None:
+    """Import what clients need, then serve."""
+    import httpcore  # noqa: F401
+    from flwr.supernode.cli import flwr_clientapp
+
+    import partavg.flower  # noqa: F401
+
+    serve(Path(sys.argv[1]), {CLIENT_APP: flwr_clientapp})
+
+
+if __name__ == "__main__":
+    main()
