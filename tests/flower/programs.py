@@ -17,7 +17,7 @@ from typing import Any
 from tests.flower import keys, warm
 from tests.limits import seconds
 
-from partavg.flower.programs import free_port, processes_of, surroundings
+from partavg.flower.programs import free_port, processes_in, surroundings
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -194,4 +194,4 @@ class Programs:
 
     def processes(self, *words: str) -> list[int]:
         """The processes of this folder with all these words in their names or commands."""
-        return processes_of(self.folder / "home", *words)
+        return processes_in(f"FLWR_HOME={self.folder / 'home'}", *words)

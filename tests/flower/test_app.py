@@ -5,7 +5,6 @@ import json
 import subprocess
 import sys
 import tomllib
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -45,7 +44,6 @@ def test_the_app_trains_as_it_is(tmp_path: Path) -> None:
     assert spec.loader
     app = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(app)
-    app.load_dataset = cache(app.load_dataset)  # it is read for every message
     nodes = {i: {"partition-id": i, "state-dir": str(tmp_path / f"node{i}")} for i in range(3)}
     grid = FakeGrid(app.client, config, nodes)
     settings = Settings.read(config)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from tests.flower import keys
+from tests.flower.faults import fault
 from tests.flower.federation import (
     BASE,
     CLIENTS,
@@ -64,8 +65,9 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
     try:
         made.superlink()
         made.register(*(f"node{client}" for client in range(CLIENTS)))
-        for client in range(CLIENTS):
+        for client in range(CLIENTS - 1):
             supernode(made, client)
+        documented_node(made, CLIENTS - 1)
         yield made
     finally:
         made.close()
@@ -75,6 +77,14 @@ def supernode(programs: Programs, client: int, *options: str) -> subprocess.Pope
     state = programs.folder / f"state{client}"
     config = f'partition-id={client} state-dir="{state}"'
     return programs.supernode(f"node{client}", config, *options)
+
+
+def documented_node(programs: Programs, client: int) -> subprocess.Popen[bytes]:
+    """A node as users start it: with a warm process of its own, and again when it was killed."""
+    words = ["--client", str(client), "--state", f"state{client}", "--key", f"node{client}"]
+    command = ["partavg", "flower", "node", f"127.0.0.1:{programs.port}", "--ca", "ca.crt"]
+    more = ["--patience", str(seconds())]
+    return programs.start(f"node{client}", [*command, *words, *more])
 
 
 def test_periodic_averaging_over_tls_is_the_simulation(programs: Programs) -> None:
@@ -99,7 +109,8 @@ def wait_for_order(programs: Programs, run: str, turn: int, clients: Iterable[in
     programs.wait(lambda: all(map(received, clients)), f"order {turn}")
 
 
-def test_a_server_killed_and_started_again_is_the_simulation_still(programs: Programs) -> None:
+@fault("Programs", "the server is killed while clients train, and again between two exchanges")
+def test_a_server_killed_and_started_again_is_the_simulation_still(programs: Programs) -> str:
     """Killed while its clients train, and again when it has averaged and they do not know yet."""
     changes = {**SOLVERS["sgd with momentum"], **SHORT}
     folder = RunFolder(programs.folder / "partial")
@@ -120,6 +131,7 @@ def test_a_server_killed_and_started_again_is_the_simulation_still(programs: Pro
     programs.wait(lambda: folder.finished, "the run")
     assert [row["step"] for row in rows(folder)] == [2, 4, 6, 8, 8]
     assert_the_same(folder, changes)
+    return "resumed, it ends as the simulation that never stopped (float64, …)"
 
 
 @cache
@@ -133,7 +145,8 @@ def strangers(programs: Programs) -> list[subprocess.Popen[bytes]]:
     ]
 
 
-def test_a_client_killed_and_returned(programs: Programs) -> None:
+@fault("Programs", "a SuperNode is killed")
+def test_a_client_killed_and_returned(programs: Programs) -> str:
     folder = RunFolder(programs.folder / "killed")
     settings = {
         **BASE,
@@ -151,11 +164,9 @@ def test_a_client_killed_and_returned(programs: Programs) -> None:
     programs.halt(after=2)  # or it were done before the node is back
     strangers(programs)  # they try while all wait
     programs.wait(lambda: len(rows(folder)) == 2, "an exchange without it")
-    again = [supernode(programs, 2)]
 
     def returned() -> bool:
-        if again[-1].poll() is not None:  # its key is refused as long as it is thought to be there
-            again.append(supernode(programs, 2))
+        """Its key is refused as long as it is thought to be there; the node tries again."""
         return (programs.folder / "node2.log").read_text().count("SuperNode ID") == 2
 
     programs.wait(returned, "its return")
@@ -168,9 +179,12 @@ def test_a_client_killed_and_returned(programs: Programs) -> None:
     assert [entry["step"] for entry in away] == [
         row["step"] for row in rows(folder) if 2 not in row["clients"]
     ]
+    return "its client is left out; partavg flower node starts it again, and it takes part"
 
 
-def test_strangers_are_refused(programs: Programs) -> None:
+@fault("Programs", "SuperNodes with an unknown key, without TLS, with TLS and without a key")
+def test_strangers_are_refused(programs: Programs) -> str:
     for program in strangers(programs):
         assert program.wait(seconds()) != 0
     assert "2004" in (programs.folder / "node9.log").read_text()
+    return "Flower's SuperLink refuses all three, and they end with an error"

@@ -44,12 +44,12 @@ def end(program: "subprocess.Popen[bytes]") -> None:
         program.wait()
 
 
-def processes_of(home: Path, *words: str) -> list[int]:
-    """The processes with this FLWR_HOME, and all these words in their names or commands.
+def processes_in(place: str, *words: str) -> list[int]:
+    """The processes with NAME=VALUE in their environment, and all words in names or commands.
 
     Flower's programs outlive their parents; their environment tells whose they are.
     """
-    mark, found = f"FLWR_HOME={home}".encode(), []
+    mark, found = place.encode(), []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             said = (entry / "comm").read_bytes() + (entry / "cmdline").read_bytes()
@@ -61,11 +61,11 @@ def processes_of(home: Path, *words: str) -> list[int]:
     return found
 
 
-def end_all(home: Path) -> None:
-    """End what is left of the programs with this FLWR_HOME."""
+def end_all(place: str) -> None:
+    """End what is left of the programs with NAME=VALUE in their environment."""
     ends = time.monotonic() + _END
-    while time.monotonic() < ends and processes_of(home):
+    while time.monotonic() < ends and processes_in(place):
         time.sleep(0.1)  # most see that their parents are gone
-    for process in processes_of(home):
+    for process in processes_in(place):
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)

@@ -49,7 +49,7 @@ def simulate(app: Path, changes: Sequence[str] = ()) -> RunFolder:
             code = subprocess.run([*words, *extra], env=environ, check=False).returncode
         finally:
             end(superlink)
-            end_all(home)
+            end_all(f"FLWR_HOME={home}")
     if code or not folder.finished:
         raise ValueError(
             f"the run in {folder.path} did not reach its end: what stands above says why"

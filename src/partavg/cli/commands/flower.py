@@ -24,7 +24,7 @@ Examples:
 NODE = """\b
 Examples:
   partavg flower node 127.0.0.1:9092 --client 0 --state state0 --key node0 --ca ca.crt
-  partavg flower node fl.example.org:443 --client 3 --state state --key node3 --ca ca.crt --device cuda
+  partavg flower node example.org:443 --client 3 --state state --key key --ca ca.crt --device cuda
 """
 
 

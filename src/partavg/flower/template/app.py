@@ -1,10 +1,12 @@
 """Federated Fashion-MNIST with partial averaging: put your own model, data and loss here."""
 
+from functools import cache
+
 from flwr.app import Context
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from partavg import dirichlet, load_dataset
+from partavg import Dataset, dirichlet, load_dataset
 from partavg.flower import client_app, server_app
 
 
@@ -13,9 +15,15 @@ def model() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
+@cache
+def images() -> Dataset:
+    """Images that come with partavg, read once in a process."""
+    return load_dataset("fashion_subset")
+
+
 def data(context: Context) -> tuple[Tensor, Tensor]:
-    """What this client owns: here a share of images that come with partavg."""
-    inputs, targets = load_dataset("fashion_subset").train
+    """What this client owns: here a share of the images."""
+    inputs, targets = images().train
     clients = int(context.run_config["training.workers"])
     mine = dirichlet(targets, clients, seed=0)[int(context.node_config["partition-id"])]
     return inputs[mine] / 255, targets[mine]
@@ -23,7 +31,7 @@ def data(context: Context) -> tuple[Tensor, Tensor]:
 
 def test() -> tuple[Tensor, Tensor]:
     """What the server has to evaluate the averaged model on; leave it out if it has nothing."""
-    inputs, targets = load_dataset("fashion_subset").test
+    inputs, targets = images().test
     return inputs / 255, targets
 
 
