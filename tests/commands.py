@@ -26,7 +26,7 @@ def command_lines(text: str) -> list[str]:
 
 def parse(line: str) -> click.Context:
     """The innermost context of a command line; a UsageError where it could not be run."""
-    words = shlex.split(line, comments=True)
+    words = shlex.split(line.replace("$i", "1"), comments=True)  # in a shell's loop over numbers
     end = next((place for place, word in enumerate(words) if word in _END), len(words))
     arguments = words[words.index("partavg") + 1 : end]
     command: click.Command = main

@@ -47,7 +47,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--record", action="store_true", help="rewrite tests/regression/*.json")
+    parser.addoption(
+        "--record", action="store_true", help="rewrite recorded numbers and docs/faults.md"
+    )
 
 
 @pytest.fixture
