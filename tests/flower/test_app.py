@@ -111,3 +111,36 @@ def test_a_report_of_nothing_is_refused(tmp_path: Path) -> None:
     assert code == 2
     assert "nowhere holds no run: name run folders" in err
     assert "Traceback" not in err
+
+
+NODE = ("flower", "node", "127.0.0.1:1", "--client", "0", "--state", "s")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (NODE, "give --ca FILE, or --insecure for tries on one machine"),
+        ((*NODE, "--insecure", "--key", "none"), "name the private key of the SuperNode"),
+        (("flower", "simulate", "nowhere"), "name the folder of an app, as partavg flower new"),
+        (
+            ("flower", "simulate", "app", "--set", "training.step=9"),
+            "did you mean 'training.steps'",
+        ),
+        (("flower", "simulate", "app", "--set", "training.steps=x"), "training.steps = "),
+        (("flower", "simulate", "app"), "holds a finished run: use another flower.folder"),
+    ],
+)
+def test_commands_that_cannot_be_run(tmp_path: Path, words: tuple[str, ...], sentence: str) -> None:
+    write_app(tmp_path / "app")
+    run = tmp_path / "runs" / "app"
+    run.mkdir(parents=True)
+    for name, text in {
+        "config.toml": "",
+        "environment.json": '{"started": 1}',
+        "summary.json": "{}",
+    }.items():
+        (run / name).write_text(text)
+    code, err = partavg(*words, cwd=tmp_path)
+    assert code == 2
+    assert sentence in err
+    assert "Traceback" not in err

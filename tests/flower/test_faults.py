@@ -176,6 +176,8 @@ def test_a_bad_answer_is_no_answer(
     at_turn_3 = [list(each.folder.rows())[2]["discrepancy_due"] for each in (run, other)]
     assert at_turn_3[0] == at_turn_3[1], "the others' average, as if it had said nothing"
     assert run.server.mirror.params.isfinite().all()
+    written = [path for path in run.folder.path.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in written) < 200_000, "whatever the client says"
     return f"left out of that average, as if it had said nothing: “{rows[2]['away']['0']}”"
 
 

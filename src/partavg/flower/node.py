@@ -1,5 +1,6 @@
 """A SuperNode whose clients start at once: from a warm process."""
 
+import os
 import signal
 import subprocess
 import time
@@ -56,7 +57,7 @@ class Node:
         environ = surroundings()
         signal.signal(signal.SIGTERM, _interrupt)
         with warm(environ) as made:
-            path = f"{made.folder}:{environ['PATH']}"
+            path = f"{made.folder}{os.pathsep}{environ['PATH']}"
             return _kept_running(command, {**environ, "PATH": path}, made, self.patience)
 
 
@@ -73,8 +74,9 @@ def _kept_running(
                 made.look()
                 time.sleep(_LOOK)
         except KeyboardInterrupt:
-            end(program)
             return 0
+        finally:
+            end(program)
         now = time.monotonic()
         if code == 0:
             return 0

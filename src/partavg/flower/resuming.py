@@ -33,6 +33,14 @@ Change = dict[str, list[Any]]
 """Settings, and what each was and is."""
 
 
+def check_startable(folder: RunFolder, *, resume: bool) -> None:
+    """Raise a ValueError if what is in a run folder is not to be trained."""
+    if folder.exists and (folder.finished or not resume):
+        state = "a finished run" if folder.finished else "an unfinished run"
+        remedy = "another flower.folder" if folder.finished else "flower.resume = true"
+        raise ValueError(f"{folder.path} holds {state}: use {remedy}")
+
+
 def claim(folder: RunFolder) -> FileLock:
     """Keep other servers out of a run folder as long as this process lives."""
     folder.path.mkdir(parents=True, exist_ok=True)

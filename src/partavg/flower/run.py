@@ -4,7 +4,6 @@ import logging
 import secrets
 from collections.abc import Iterator
 from importlib.metadata import version
-from pathlib import Path
 from statistics import median
 from time import monotonic
 from typing import Any
@@ -16,7 +15,7 @@ from partavg.config_toml import flat_keys
 from partavg.evaluation import Transform, evaluate
 from partavg.flower.progress import ServerProgress
 from partavg.flower.protocol import Agreement
-from partavg.flower.resuming import changed, claim, record, write_settings
+from partavg.flower.resuming import changed, check_startable, claim, record, write_settings
 from partavg.flower.server import Exchange, Server
 from partavg.flower.settings import Settings
 from partavg.flower.transport import Transport
@@ -47,8 +46,7 @@ class FederatedRun:
         self._settings, self._agreement, self._test, self._seen = settings, agreement, test, seen
         self._sinks = chosen(settings.config.metrics)
         self._asked = METRICS.asked(settings.config.metrics.extra or ())
-        flower = settings.flower
-        self.folder = RunFolder(Path(flower.folder or f"runs/{flower.job}").expanduser().resolve())
+        self.folder = RunFolder(settings.folder)
         self.server = Server(
             transport, agreement, settings.rules, steps=settings.steps, token=secrets.token_hex(8)
         )
@@ -100,11 +98,8 @@ class FederatedRun:
 
     def _start(self) -> None:
         """Begin a run folder, or go on in one."""
-        folder, resume = self.folder, self._settings.flower.resume
-        if folder.exists and (folder.finished or not resume):
-            state = "a finished run" if folder.finished else "an unfinished run"
-            remedy = "another flower.folder" if folder.finished else "flower.resume = true"
-            raise ValueError(f"{folder.path} holds {state}: use {remedy}")
+        folder = self.folder
+        check_startable(folder, resume=self._settings.flower.resume)
         saved = checkpoint.load(folder.checkpoints) if folder.exists else None
         if saved is None:
             self._begin()

@@ -1,5 +1,6 @@
 """The server: one exchange per part that is due."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -19,6 +20,8 @@ from partavg.flower.rounds import Round, Rounds
 from partavg.flower.rules import Rules
 from partavg.flower.transport import Transport
 from partavg.flower.weights import weights_of
+
+log = logging.getLogger("flwr")
 
 Sent = Literal["part", "rest", "model", "nothing"]
 
@@ -63,6 +66,7 @@ class Server:
     ) -> None:
         self._agreement, self._rules, self._steps = agreement, rules, steps
         self._rounds = Rounds(transport, agreement, rules, token)
+        self._capped = set[int]()
         self.mirror = agreement.start()
         self.progress = ServerProgress(token, "exchange" if self._local_steps <= steps else "end")
 
@@ -242,6 +246,12 @@ class Server:
         rules = self._rules
         samples = {client: reply.samples for client, reply in found.replies.items()}
         weights, found.capped = weights_of(samples, rules.weights, rules.max_weight)
+        for client in set(found.capped) - self._capped:
+            log.warning(
+                "client %d counts %g times the median from now on, flower.max_weight, and not by "
+                "its %d samples", client, rules.max_weight, samples[client],
+            )  # fmt: skip
+        self._capped.update(found.capped)
         return weights
 
     def _discrepancy(self, found: Round, weights: Mapping[int, float], due: int) -> float | None:

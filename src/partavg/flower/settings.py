@@ -79,6 +79,11 @@ class Settings:
         return _read(json.dumps(dict(run_config), sort_keys=True))
 
     @property
+    def folder(self) -> Path:
+        """The run folder, on the server."""
+        return Path(self.flower.folder or f"runs/{self.flower.job}").expanduser().resolve()
+
+    @property
     def local_steps(self) -> int:
         """Steps between two exchanges."""
         schedule = build.schedule(self.config)

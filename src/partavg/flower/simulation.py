@@ -1,6 +1,5 @@
 """An app in Flower's simulation runtime: one command, no network, nothing left running."""
 
-import shlex
 import subprocess
 import time
 import tomllib
@@ -11,9 +10,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from partavg.config_toml import toml
 from partavg.flower.programs import end, end_all, free_port, surroundings
+from partavg.flower.resuming import check_startable
 from partavg.flower.settings import Settings
 from partavg.folder import RunFolder
+from partavg.registry import suggestion
 
 _START = 120.0  # seconds for a SuperLink to answer
 _NAME = "here"
@@ -25,11 +27,10 @@ def simulate(app: Path, changes: Sequence[str] = ()) -> RunFolder:
         raise ValueError(
             "Flower's simulation runtime needs Ray: pip install 'partavg[flower-simulation]'"
         )
-    settings = read_settings(app, changes)
-    workers = settings.config.training.workers
-    folder = RunFolder(
-        Path(settings.flower.folder or f"runs/{settings.flower.job}").expanduser().resolve()
-    )
+    overrides = read_changes(app, changes)
+    settings = Settings.read({**read_config(app), **overrides})
+    workers, folder = settings.config.training.workers, RunFolder(settings.folder)
+    check_startable(folder, resume=settings.flower.resume)
     with TemporaryDirectory(prefix="partavg-") as name:
         home, port = Path(name), free_port()
         text = f'[superlink.{_NAME}]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
@@ -45,7 +46,8 @@ def simulate(app: Path, changes: Sequence[str] = ()) -> RunFolder:
             _wait_for(superlink, port, home / "superlink.log")
             words = ["flwr", "run", str(app), _NAME, "--stream"]
             words += ["--federation-config", f"num-supernodes={workers}"]
-            extra = ["-c", " ".join(changes)] if changes else []
+            said = " ".join(f"{key}={toml(value)}" for key, value in overrides.items())
+            extra = ["-c", said] if said else []
             code = subprocess.run([*words, *extra], env=environ, check=False).returncode
         finally:
             end(superlink)
@@ -57,29 +59,36 @@ def simulate(app: Path, changes: Sequence[str] = ()) -> RunFolder:
     return folder
 
 
-def read_settings(app: Path, changes: Sequence[str] = ()) -> Settings:
-    """The settings of an app, with changes `key=value` as `flwr run -c` takes them."""
+def read_config(app: Path) -> dict[str, Any]:
+    """What stands in [tool.flwr.app.config] of an app, by dotted keys."""
     file = app / "pyproject.toml"
     try:
         tables = tomllib.loads(file.read_text(encoding="utf-8"))
+        return _flat(tables["tool"]["flwr"]["app"]["config"])
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ValueError(
-            f"{file} cannot be read ({error}): name the folder of an app, as partavg flower new "
-            f"makes one"
-        ) from None
-    config = _flat(tables.get("tool", {}).get("flwr", {}).get("app", {}).get("config", {}))
-    for change in shlex.split(" ".join(changes), posix=False):
-        key, equals, value = change.partition("=")
-        if not equals or key not in config:
-            known = "another key" if equals else "no key=value"
+        why = str(error)
+    except LookupError:
+        why = "it has no section tool.flwr.app.config"
+    raise ValueError(
+        f"{file} cannot be read ({why}): name the folder of an app, as partavg flower new makes one"
+    )
+
+
+def read_changes(app: Path, changes: Sequence[str]) -> dict[str, Any]:
+    """Changes `key=value` of what stands there; a text needs no quotes."""
+    known, found = read_config(app), dict[str, Any]()
+    for change in changes:
+        key, equals, text = change.partition("=")
+        if not equals or key not in known:
             raise ValueError(
-                f"{change!r} is {known}: use those that stand in [tool.flwr.app.config] of {file}"
+                f"{change!r} changes nothing that stands in [tool.flwr.app.config] of "
+                f"{app / 'pyproject.toml'}: {suggestion(key, known)}"
             )
         try:
-            config[key] = tomllib.loads(f"value = {value}")["value"]
+            found[key] = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
-            raise ValueError(f"{change!r} is no TOML: a text needs quotes, {key}='\"…\"'") from None
-    return Settings.read(config)
+            found[key] = text
+    return found
 
 
 def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -9,6 +9,7 @@ the surroundings of Flower's program, and does what that would do.
 
 import gc
 import json
+import logging
 import os
 import random
 import signal
@@ -24,8 +25,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NoReturn
 
+log = logging.getLogger("flwr")
+
 CLIENT_APP = "flwr-clientapp"
 _START = 120.0  # seconds until it is warm; then nodes begin without
+_YOUNG = 30.0  # seconds within which one that ends is given up
 _PARENT = 1.0  # seconds between two looks whether anybody needs it still
 
 SHIM = """#!{python} -IS
@@ -33,8 +37,9 @@ import fcntl, json, os, socket, sys
 folder, name, words = {folder!r}, os.path.basename(sys.argv[0]), sys.argv[1:]
 order = dict(argv=[name, *words], cwd=os.getcwd(), environ=dict(os.environ))
 try:
+    os.chdir(folder)  # a socket's name must be short
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(folder + "/socket")
+        connection.connect("socket")
         connection.sendall(json.dumps(order).encode())
         connection.shutdown(socket.SHUT_WR)
         if connection.recv(1):
@@ -43,6 +48,7 @@ except OSError:
     pass
 # There is no warm process: start Flower's own program, but never a second one beside a first that
 # is slow to start, which would make both slower still.
+os.chdir(order["cwd"])
 lock = os.open(folder + "/cold", os.O_CREAT | os.O_WRONLY, 0o600)
 try:
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -81,6 +87,7 @@ class Warm:
     def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
         self.folder, self._environ = folder, environ
         self._process: subprocess.Popen[bytes] | None = None
+        self._began = 0.0
 
     def begin(self) -> None:
         """Start it, and wait until it is warm."""
@@ -95,9 +102,13 @@ class Warm:
             time.sleep(0.05)
 
     def look(self) -> None:
-        """Start it again if it has ended."""
+        """Start it again if it has ended, unless it does that at once."""
         if self._process and self._process.poll() is not None:
-            self._start()
+            if time.monotonic() - self._began > _YOUNG:
+                self._start()
+            else:
+                log.warning("partavg: there is no warm process: each message starts its own")
+                self._process = None
 
     def end(self) -> None:
         """End it; what it forked goes on."""
@@ -106,7 +117,9 @@ class Warm:
             self._process.wait()
 
     def _start(self) -> None:
-        (self.folder / "socket").unlink(missing_ok=True)
+        self._began = time.monotonic()
+        for name in ("socket", "draft"):
+            (self.folder / name).unlink(missing_ok=True)
         command = [sys.executable, "-m", "partavg.flower.warm", str(self.folder)]
         self._process = subprocess.Popen(command, env=dict(self._environ), stdin=subprocess.DEVNULL)
 
@@ -118,11 +131,11 @@ def serve(folder: Path, programs: Mapping[str, Callable[[], object]]) -> NoRetur
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for those that are asked to end
     gc.freeze()
     with socket.socket(socket.AF_UNIX) as listener:
-        draft = folder / "draft"
-        listener.bind(str(draft))
+        os.chdir(folder)  # a socket's name must be short
+        listener.bind("draft")
         listener.listen()
         listener.settimeout(_PARENT)
-        draft.rename(folder / "socket")
+        os.rename("draft", "socket")
         while os.getppid() == parent:
             with suppress(TimeoutError):
                 connection, _ = listener.accept()

@@ -19,7 +19,7 @@ Examples:
 SIMULATE = """\b
 Examples:
   partavg flower simulate fashion
-  partavg flower simulate fashion --set training.steps=40 --set 'flower.folder="runs/short"'
+  partavg flower simulate fashion --set training.steps=40 --set flower.folder=runs/short
 """
 NODE = """\b
 Examples:
