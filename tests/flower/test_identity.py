@@ -189,3 +189,23 @@ def test_a_key_that_is_revoked(tmp_path: Path) -> str:
     rows = list(server(grid, **{"flower.resume": True}))
     assert all(row["clients"] == [0, 2] for row in rows)
     return f"left out from then on: “{rows[0]['away']['1']}”"
+
+
+def test_a_client_may_come_back_with_another_key_of_its_own(tmp_path: Path) -> None:
+    """Where the list gives it two, as when keys are exchanged."""
+    grid = with_keys(tmp_path, listed=True)
+    keys.node_key(tmp_path / "new")
+    with (tmp_path / "clients.keys").open("a") as file:
+        file.write(f"1 {(tmp_path / 'new.pub').read_text()}")
+    state = str(tmp_path / "new-state")
+    grid.contexts[200] = type(grid.contexts[101])(
+        1, 200, {"partition-id": 1, "state-dir": state, "key": str(tmp_path / "new")},
+        RecordDict(), grid.contexts[101].run_config,
+    )  # fmt: skip
+    grid.gone, rows = {200}, []
+    for row in server(grid):
+        rows.append(row)
+        grid.gone = {101}
+    assert rows[0]["clients"] == [0, 1, 2]
+    assert rows[-1]["clients"] == [0, 1, 2]
+    assert rows[1]["away"] == {"1": "its node is not connected"}

@@ -6,11 +6,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 from tests.flower.faults import fault
 from tests.limits import seconds
+from tests.processes import context
 
 from partavg.flower import node, warm
 from partavg.flower.node import Node, _kept_running
@@ -148,19 +150,20 @@ def test_it_is_started_again_unless_it_ends_at_once(
 ) -> None:
     clock, started = [0.0], []
 
-    def start(*command: object, **options: object) -> subprocess.Popen[bytes]:
+    def forked(folder: Path) -> BaseProcess:
         started.append(clock[-1])
-        return popen([sys.executable, "-c", ""])
+        process = context.Process(target=int)
+        process.start()
+        return process
 
-    popen = subprocess.Popen
+    monkeypatch.setattr(warm, "_forked", forked)
     monkeypatch.setattr(warm.time, "monotonic", lambda: clock[-1])
-    made = Warm(tmp_path, {})
-    monkeypatch.setattr(warm.subprocess, "Popen", start)
+    made = Warm(tmp_path)
     made._start()
     for now in (31.0, 33.0, 100.0):
         clock.append(now)
         if made._process:
-            made._process.wait()
+            made._process.join()
         made.look()
     assert started == [0.0, 31.0]
     assert "there is no warm process" in caplog.text
@@ -180,7 +183,7 @@ def test_a_node_is_started_again(
     monkeypatch.setattr(node.time, "sleep", sleep)
     monkeypatch.setattr(node.time, "monotonic", lambda: now)
     command = ["sh", "-c", f"echo >> {count}; exit {code}"]
-    assert _kept_running(command, os.environ, Warm(tmp_path, {}), patience) == code
+    assert _kept_running(command, os.environ, Warm(tmp_path), patience) == code
     assert len(count.read_text().splitlines()) == starts
 
 

@@ -56,7 +56,7 @@ class Node:
         command = [*self.command(free_port()), *more]
         environ = surroundings()
         signal.signal(signal.SIGTERM, _interrupt)
-        with warm(environ) as made:
+        with warm() as made:
             path = f"{made.folder}{os.pathsep}{environ['PATH']}"
             return _kept_running(command, {**environ, "PATH": path}, made, self.patience)
 

@@ -1,8 +1,6 @@
 """Processes of apps forked from a warm one: each message would wait seconds for imports otherwise.
 
-    python -m partavg.flower.warm FOLDER
-
-listens on FOLDER/socket. `install` writes programs into FOLDER that are named as Flower's; with
+It listens on FOLDER/socket. `install` writes programs into FOLDER that are named as Flower's; with
 FOLDER first in PATH they ask the warm process to fork. The fork has the name, the arguments and
 the surroundings of Flower's program, and does what that would do.
 """
@@ -14,13 +12,14 @@ import os
 import random
 import signal
 import socket
-import subprocess
 import sys
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NoReturn
@@ -70,10 +69,10 @@ def install(folder: Path, *names: str) -> None:
 
 
 @contextmanager
-def warm(environ: Mapping[str, str]) -> Iterator["Warm"]:
+def warm() -> Iterator["Warm"]:
     """A warm process, and a folder for PATH; both are gone afterwards."""
     with TemporaryDirectory(prefix="partavg-") as name:
-        made = Warm(Path(name), environ)
+        made = Warm(Path(name))
         try:
             made.begin()
             yield made
@@ -84,9 +83,9 @@ def warm(environ: Mapping[str, str]) -> Iterator["Warm"]:
 class Warm:
     """The warm process of a folder, which is started again if it ends."""
 
-    def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
-        self.folder, self._environ = folder, environ
-        self._process: subprocess.Popen[bytes] | None = None
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._process: BaseProcess | None = None
         self._began = 0.0
 
     def begin(self) -> None:
@@ -97,13 +96,13 @@ class Warm:
         self._start()
         ends = time.monotonic() + _START
         while not (self.folder / "socket").exists() and time.monotonic() < ends:
-            if self._process and self._process.poll() is not None:
+            if not (self._process and self._process.is_alive()):
                 break
             time.sleep(0.05)
 
     def look(self) -> None:
         """Start it again if it has ended, unless it does that at once."""
-        if self._process and self._process.poll() is not None:
+        if self._process and not self._process.is_alive():
             if time.monotonic() - self._began > _YOUNG:
                 self._start()
             else:
@@ -114,20 +113,37 @@ class Warm:
         """End it; what it forked goes on."""
         if self._process:
             self._process.kill()
-            self._process.wait()
+            self._process.join()
 
     def _start(self) -> None:
         self._began = time.monotonic()
         for name in ("socket", "draft"):
             (self.folder / name).unlink(missing_ok=True)
-        command = [sys.executable, "-m", "partavg.flower.warm", str(self.folder)]
-        self._process = subprocess.Popen(command, env=dict(self._environ), stdin=subprocess.DEVNULL)
+        self._process = _forked(self.folder)
+
+
+def _forked(folder: Path) -> BaseProcess:
+    """A process that begins with all that this one has imported."""
+    process = get_context("fork").Process(target=serve_clients, args=(folder,))
+    process.start()
+    return process
+
+
+def serve_clients(folder: Path) -> NoReturn:
+    """Import what clients need, then fork one for every order."""
+    import httpcore  # noqa: F401
+    from flwr.supernode.cli import flwr_clientapp
+
+    import partavg.flower  # noqa: F401
+
+    serve(folder, {CLIENT_APP: flwr_clientapp})
 
 
 def serve(folder: Path, programs: Mapping[str, Callable[[], object]]) -> NoReturn:
     """Fork a process for every order, as long as whoever started this lives."""
     parent, begun = os.getppid(), deque[str](maxlen=1000)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for those that are asked to end
     gc.freeze()
     with socket.socket(socket.AF_UNIX) as listener:
@@ -197,17 +213,3 @@ def _be_another() -> None:
     np.random.seed()
     with suppress(OSError):
         Path("/proc/self/comm").write_text(sys.argv[0])
-
-
-def main() -> None:
-    """Import what clients need, then serve."""
-    import httpcore  # noqa: F401
-    from flwr.supernode.cli import flwr_clientapp
-
-    import partavg.flower  # noqa: F401
-
-    serve(Path(sys.argv[1]), {CLIENT_APP: flwr_clientapp})
-
-
-if __name__ == "__main__":
-    main()
