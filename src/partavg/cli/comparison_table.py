@@ -2,16 +2,14 @@
 
 from collections.abc import Sequence
 
-from rich import box
-from rich.table import Table
-
+from partavg.cli.fitted import Fitted
 from partavg.comparison import CLIENTS, Result, caveat, note
 from partavg.metrics.table import columns
 from partavg.pairs import compared, how
 from partavg.verdict import main_metric
 
 
-def comparison_table(found: Sequence[Result]) -> Table:
+def comparison_table(found: Sequence[Result]) -> Fitted:
     """The results of a comparison, a line per scheme."""
     said = caveat([summary for result in found for summary in result.summaries])
     every = columns(
@@ -28,16 +26,15 @@ def comparison_table(found: Sequence[Result]) -> Table:
         *([f"{said.capitalize()}."] if said else []),
         how(pairs),
     ]
-    caption = " ".join(filter(None, notes))
-    table = Table(box=box.SIMPLE_HEAD, caption=caption, caption_justify="left")
-    against = {pair.scheme: pair.cell.replace(" [", "\n[") for pair in pairs}
-    table.add_column("scheme", no_wrap=True)
-    for column in shown:
-        table.add_column(column.heading.replace(" ", "\n"), justify="right")
-    if pairs:
-        table.add_column(f"against\n{pairs[0].reference}", justify="right")
-    for result in found:
-        cells = [result.text(column.key, column.form, column.scale) for column in shown]
-        cells += [against.get(result.scheme, "–")] if pairs else []
-        table.add_row(result.scheme, *cells)
-    return table
+    head = ["scheme", *(column.heading for column in shown)]
+    rows = [
+        [result.scheme, *(result.text(one.key, one.form, one.scale) for one in shown)]
+        for result in found
+    ]
+    if pairs and metric:  # beside what schemes are compared by
+        against = {pair.scheme: pair.cell for pair in pairs}
+        place = next((p for p, one in enumerate(shown, 2) if one.key == metric.key), len(head))
+        head.insert(place, f"against {pairs[0].reference}")
+        for row in rows:
+            row.insert(place, against.get(row[0], "–"))
+    return Fitted(head, rows, notes=" ".join(filter(None, notes)))

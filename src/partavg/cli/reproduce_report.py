@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich import box
-from rich.table import Table
-
 from partavg import reproduce as reproducing
+from partavg.cli.fitted import Fitted
 from partavg.report.page import write_page
 from partavg.report.runs import ShownRun, find, load, of_entries
 from partavg.report.table import TextTable
@@ -32,21 +30,16 @@ def scaled(scale: float) -> str:
     return f" (scaled to {scale:g} of budget and data)" if scale != 1 else ""
 
 
-def table(rows: Sequence[reproducing.TableRow], scale: float) -> Table:
+def table(rows: Sequence[reproducing.TableRow], scale: float) -> Fitted:
     """What the paper reports beside what was measured."""
-    shown = Table(
-        box=box.SIMPLE_HEAD,
+    return Fitted(
+        _HEAD,
+        _cells(rows),
+        names=2,
+        words=_HEAD[-1:],
         title=f"{_measured(rows)} of u_K{scaled(scale)}",
-        caption="partial − periodic: reported / measured",
-        title_justify="left",
-        caption_justify="left",
+        notes="partial − periodic: reported / measured",
     )
-    for heading in _HEAD:
-        numbers = heading in ("reported", "measured")
-        shown.add_column(heading, justify="right" if numbers else "left", no_wrap=True)
-    for line in _cells(rows):
-        shown.add_row(*line)
-    return shown
 
 
 def _measured(rows: Sequence[reproducing.TableRow]) -> str:

@@ -5,12 +5,11 @@ import io
 from collections.abc import Callable
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from partavg.cli import output
 from partavg.cli.comparison_table import comparison_table
+from partavg.cli.fitted import Fitted
 from partavg.folder import write_text
 from partavg.report.page import write_page
 from partavg.report.runs import of_entries
@@ -52,7 +51,7 @@ def report(sweeping: Sweeping, console: Console) -> None:
     """Print and write what was found."""
     found, results, out = tuned(sweeping), tested(sweeping), sweeping.sweep.out
     results = [result for result in results if result.summaries]
-    console.print(_best(found))
+    console.print(Fitted(_HEAD, _rows(found), words=_HEAD[1:2]))
     sentences = said(found)
     if results:
         console.print(comparison_table(results))
@@ -73,15 +72,6 @@ def report(sweeping: Sweeping, console: Console) -> None:
     console.print("\n".join([*sentences, *paths]), highlight=False, soft_wrap=True)
     if any(one.tried and not one.chosen for one in found):
         output.fail("a scheme trained to the end with none of its settings", output.DIVERGED)
-
-
-def _best(found: list[Tuned]) -> Table:
-    shown = Table(box=box.SIMPLE_HEAD)
-    for heading in _HEAD:
-        shown.add_column(heading, justify="left" if heading in _HEAD[:2] else "right")
-    for row in _rows(found):
-        shown.add_row(*row)
-    return shown
 
 
 def _rows(found: list[Tuned]) -> list[tuple[str, ...]]:
