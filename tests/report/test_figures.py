@@ -23,7 +23,8 @@ def test_every_figure_is_written(tmp_path: Path, kind: str) -> None:
     written = write_figures(tmp_path / "figures", groups, kind)
     assert sorted(path.stem for path in written) == [
         "accuracy", "accuracy_bytes", "discrepancy", "discrepancy_parts", "discrepancy_windows",
-        "loss", "phases", "round_losses", "split", "test_loss",
+        "loss", "pareto_bytes", "pareto_seconds", "phases", "round_losses", "split",
+        "test_loss",
     ]  # fmt: skip
     assert {path.suffix for path in written} == {f".{kind}"}
     first = written[0].read_bytes()

@@ -12,9 +12,11 @@ from partavg.cli.comparison_table import comparison_table
 from partavg.cli.fitted import Fitted
 from partavg.folder import write_text
 from partavg.report.page import write_page
-from partavg.report.runs import of_entries
+from partavg.report.runs import grouped, of_entries
+from partavg.report.scatter import figures
 from partavg.report.sensitivity import sensitivity
 from partavg.report.table import TextTable
+from partavg.report.tried import of_tried
 from partavg.sinks.progress import Display
 from partavg.sweeps.findings import Tuned, lost, said, tested, tuned
 from partavg.sweeps.runner import Clock, Sweeping
@@ -59,19 +61,27 @@ def report(sweeping: Sweeping, console: Console) -> None:
     sentences += lost(sweeping)
     write_csv(out / RESULTS, found)
     entries = [entry for one in found for entry in sweeping.tests(one.scheme)]
-    ended = [entry for entry in entries if entry.folder.exists]
+    ended = [entry for entry in entries if entry.folder.finished]  # `lost` says which diverged
+    runs = of_entries(ended)
+    drawn = _as_grouped(found, [group.name for group in grouped(runs)])
     with output.bad_input():
         page = write_page(
             out / "report.html",
-            of_entries(ended),
+            runs,
             [TextTable("Best settings, chosen on validation samples", _HEAD, _rows(found))],
             said=sentences,
-            figures=sensitivity(found),
+            figures=[*sensitivity(drawn), *figures(of_tried(drawn))],
         )
     paths = [f"all that was tried: {out / RESULTS}", f"report: {page}"]
     console.print("\n".join([*sentences, *paths]), highlight=False, soft_wrap=True)
     if any(one.tried and not one.chosen for one in found):
         output.fail("a scheme trained to the end with none of its settings", output.DIVERGED)
+
+
+def _as_grouped(found: list[Tuned], names: list[str]) -> list[Tuned]:
+    """In the order in which the page gives out colors; those that are on it only here come last."""
+    places = {name: place for place, name in enumerate(names)}
+    return sorted(found, key=lambda one: places.get(one.scheme, len(places)))
 
 
 def _rows(found: list[Tuned]) -> list[tuple[str, ...]]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from partavg.report.chart import ticks
+from partavg.report.axes import ticks
 from partavg.report.palette import LIGHT, class_color
 
 _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 340, 56, 150, 40, 44

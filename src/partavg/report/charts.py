@@ -7,11 +7,11 @@ from math import inf
 from partavg.metrics.metric import Metric
 from partavg.metrics.table import presented
 from partavg.report import curves
+from partavg.report.axes import Unit, far_apart, unit_of_bytes
 from partavg.report.curves import Curve
 from partavg.report.runs import Group, ShownRun
 
 _ROUNDS = 6  # in a window in which single rounds are to be seen
-_SQUEEZED = 4  # times as far as another goes a line that squeezes it
 _LEAST = 1e-12  # what is sent before anything is has no place on a logarithmic scale
 _STEP, _ACCURACY, _BEST = "step", "Accuracy, %", "best local model"
 
@@ -103,21 +103,30 @@ def _against_steps(metric: Metric, groups: Sequence[Group]) -> Chart:
 
 
 def _over_bytes(groups: Sequence[Group]) -> Chart:
-    drawn = lines(groups, lambda run: curves.against(run, "accuracy", "bytes").scaled(1e-6, 100))
+    unit = _unit_sent(groups)
+    drawn = lines(
+        groups, lambda run: curves.against(run, "accuracy", "bytes").scaled(1 / unit.size, 100)
+    )
     note = "Averaged model u_k on the test set, %, against what one worker has sent"
     title = "Accuracy against traffic"
-    return _spread_out(Chart("accuracy_bytes", title, note, "MB sent", _ACCURACY, drawn))
+    return _spread_out(Chart("accuracy_bytes", title, note, f"{unit.name} sent", _ACCURACY, drawn))
+
+
+def _unit_sent(groups: Sequence[Group]) -> Unit:
+    sent = (run.series["bytes"].values for g in groups for run in g.runs if "bytes" in run.series)
+    return unit_of_bytes(max((float(values.max()) for values in sent), default=0.0))
 
 
 def _of_texts(groups: Sequence[Group]) -> list[Chart]:
     """The test loss of language models against all that it costs."""
     if not any("tokens" in run.series for group in groups for run in group.runs):
         return []
+    unit = _unit_sent(groups)
     axes: tuple[tuple[str, str, str, Callable[[ShownRun], Curve]], ...] = (
         ("tokens", "million tokens", "the tokens that all workers have seen",
          lambda run: curves.against(run, "test_loss", "tokens").scaled(1e-6, 1)),
-        ("bytes", "MB sent", "what one worker has sent",
-         lambda run: curves.against(run, "test_loss", "bytes").scaled(1e-6, 1)),
+        ("bytes", f"{unit.name} sent", "what one worker has sent",
+         lambda run: curves.against(run, "test_loss", "bytes").scaled(1 / unit.size, 1)),
         ("seconds", "seconds", "the time of a run, spread evenly over its steps",
          lambda run: curves.against_seconds(run, "test_loss")),
     )  # fmt: skip
@@ -139,17 +148,11 @@ def _of_texts(groups: Sequence[Group]) -> list[Chart]:
 
 def _spread_out(chart: Chart) -> Chart:
     """The same on a logarithmic axis, if one line would leave the others no room."""
-    if not _far_apart(chart.lines):
+    if not far_apart([float(line.curve.x[-1]) for line in chart.lines]):
         return chart
     seen = [replace(line, curve=line.curve.within(_LEAST, inf)) for line in chart.lines]
     kept = [line for line in seen if len(line.curve.x)]
     return replace(chart, x_label=f"{chart.x_label} (logarithmic)", lines=kept, log_x=True)
-
-
-def _far_apart(drawn: Sequence[Line]) -> bool:
-    """Whether one line would leave the others next to none of the width."""
-    ends = [float(line.curve.x[-1]) for line in drawn if line.curve.x[-1] > 0]
-    return bool(ends) and max(ends) > _SQUEEZED * min(ends)
 
 
 def _rounds(groups: Sequence[Group]) -> Chart:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from partavg.outputs import check_new
-from partavg.report import heat, palette, phases
+from partavg.report import heat, palette, pareto, phases
 from partavg.report.charts import Chart, charts
 from partavg.report.palette import DASHES, LIGHT, SHARES, STROKE, class_color
 from partavg.report.runs import Group
@@ -45,6 +45,8 @@ def write_figures(
         windows = [drawn[key] for key in _WINDOWS if key in drawn]
         if windows:
             figures["discrepancy_windows"] = _lines(windows, names)
+        for paid in pareto.of_results(groups):
+            figures[paid.key.replace("-", "_")] = _costs(paid)
         if maps := heat.heat_maps(groups).drawn:
             figures["discrepancy_parts"] = _heat(maps, names)
         if timed := phases.phases(groups):
@@ -121,6 +123,32 @@ def _once(figure: Any, axes: Any, chart: Chart, names: Sequence[str]) -> Any:
     ]
     axes.set_xticks(range(len(shown)), labels)
     axes.set_ylabel(chart.y_label)
+    return figure
+
+
+def _costs(paid: pareto.Costs) -> Any:
+    """Schemes as points with intervals, seeds faint; the front as a dotted line of steps."""
+    figure, (axes,) = _axes()
+    axes.set_xlabel(paid.x_label)
+    axes.set_ylabel(paid.y_label)
+    if paid.log_x:
+        axes.set_xscale("log")
+    most = max(spot.x for spot in paid.spots)
+    x = [*(spot.x for spot in paid.front), most]
+    y = [*(spot.y for spot in paid.front), paid.front[-1].y]
+    axes.plot(x, y, drawstyle="steps-post", color=LIGHT.soft, linestyle=":", linewidth=0.8)
+    for spot in paid.spots:
+        low, high = spot.ends or (spot.y, spot.y)
+        axes.errorbar(
+            spot.x,
+            spot.y,
+            yerr=[[spot.y - low], [high - spot.y]] if spot.ends else None,
+            fmt=".",
+            color=_COLORS[spot.group % len(_COLORS)],
+            alpha=0.35 if spot.faint else 1,
+            label=None if spot.faint else _plain(spot.name),
+        )
+    figure.legend(loc="outside upper center", ncols=3)
     return figure
 
 

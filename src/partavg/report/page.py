@@ -11,7 +11,7 @@ from typing import Any
 
 from partavg.comparison import CLIENTS, note
 from partavg.folder import write_text
-from partavg.report import heat, palette, phases, sections
+from partavg.report import heat, palette, pareto, phases, scatter, sections
 from partavg.report.chart import draw, swatch
 from partavg.report.charts import Chart, charts
 from partavg.report.data import as_json
@@ -86,6 +86,8 @@ def _main(
         *(table.html() for table in (*tables, *clients) if table.rows),
         f'<div class="charts">{"".join(figures)}</div>' if figures else "",
     ]
+    if paid := scatter.figures(pareto.of_results(groups)):
+        parts += ["<h2>Results against costs</h2>", f'<div class="charts">{"".join(paid)}</div>']
     if drawn:
         figures = "\n".join(_figure(chart, groups) for chart in drawn)
         parts += ["<h2>Curves</h2>", _legend(groups), f'<div class="charts">{figures}</div>']

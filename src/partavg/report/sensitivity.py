@@ -5,7 +5,7 @@ from html import escape
 
 import numpy as np
 
-from partavg.report.chart import draw, swatch
+from partavg.report.chart import draw, keys
 from partavg.report.charts import Chart, Line
 from partavg.report.curves import Curve
 from partavg.sweeps.findings import Tuned
@@ -30,19 +30,15 @@ def _figure(found: Sequence[Tuned], axis: Axis) -> str:
             lines.append(Line(place, place, Curve(points[:, 0], points[:, 1] * metric.scale)))
     if not lines:
         return ""
-    positive = all((line.curve.x > 0).all() for line in lines)
-    widest = max(line.curve.x.max() for line in lines), min(line.curve.x.min() for line in lines)
-    log = positive and widest[0] / widest[1] >= 4
+    positive = all(bool((line.curve.x > 0).all()) for line in lines)
+    ends = [float(end) for line in lines for end in (line.curve.x.min(), line.curve.x.max())]
+    log = positive and max(ends) >= 4 * min(ends)
     title = f"{name(metric).capitalize()} on validation samples against {axis.key}"
     best = "the best over all other settings, " if len(found[0].axes) > 1 else ""
-    chart = Chart(f"sweep-{axis.key}", title, "", axis.key, name(metric), lines, log_x=bool(log))
-    legend = "".join(
-        f'<li><svg viewBox="0 0 28 8" aria-hidden="true">{swatch(line.group)}</svg> '
-        f"<bdi>{escape(found[line.group].scheme)}</bdi></li>"
-        for line in lines
-    )
+    chart = Chart(f"sweep-{axis.key}", title, "", axis.key, name(metric), lines, log_x=log)
+    legend = keys((line.group, found[line.group].scheme) for line in lines)
     return (
         f'<figure id="chart-sweep-{escape(axis.key)}" class="sweep"><figcaption>'
         f'<h3>{escape(title)}</h3><span class="soft">{best}one seed</span>'
-        f'<ul class="keys">{legend}</ul></figcaption><div class="plot">{draw(chart)}</div></figure>'
+        f'{legend}</figcaption><div class="plot">{draw(chart)}</div></figure>'
     )

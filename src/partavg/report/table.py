@@ -39,7 +39,7 @@ class TextTable:
         caption = escape(self.caption)
         return (
             f'<div class="scroll" tabindex="0" role="region" aria-label="{caption}">'
-            f'<table class="{kind}"><caption>{caption}</caption>'
+            f'<table class="{kind}"><caption><span>{caption}</span></caption>'
             f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
         )
 

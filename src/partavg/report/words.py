@@ -85,17 +85,17 @@ def together(groups: Sequence[Group], runs: Sequence[Path]) -> list[Group]:
 def seen(groups: Sequence[Group]) -> str:
     """What a comparison found, in a sentence; empty if the runs are not to be compared so."""
     results = [group.result for group in groups]
-    return verdict(results) if _may_be_compared(groups) and main_metric(results) else ""
+    return verdict(results) if alike(groups) and main_metric(results) else ""
 
 
 def paired(groups: Sequence[Group]) -> list[Compared]:
     """Each scheme against the reference; empty if the runs are not to be compared so."""
     results = [group.result for group in groups]
     metric = main_metric(results)
-    return compared(results, metric) if metric and _may_be_compared(groups) else []
+    return compared(results, metric) if metric and alike(groups) else []
 
 
-def _may_be_compared(groups: Sequence[Group]) -> bool:
+def alike(groups: Sequence[Group]) -> bool:
     """Whether there are several, of the same task and budget, all at their end."""
     alike = all(comparable(group, groups[0]) for group in groups)
     ended = all(run.summary for group in groups for run in group.runs)
