@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from partavg import recipe as recipes
+from partavg.sweeps.of_recipe import RecipeSweep, grid_around
 from partavg.sweeps.outcome import note_diverged
-from partavg.sweeps.plan import Sweep, grid_around
 from partavg.sweeps.runner import Sweeping, Task
 from partavg.sweeps.search import Halving, Listed, best
 from partavg.sweeps.space import axes_of
@@ -15,10 +15,12 @@ from partavg.sweeps.space import axes_of
 STEPS = 90
 
 
-def sweep(out: Path, *grids: str, **options: object) -> Sweep:
+def sweep(out: Path, *grids: str, **options: object) -> RecipeSweep:
     demo = recipes.load("demo", [f"training.steps={STEPS}", "metrics.evaluate_every=5"])
     schemes = ("periodic", "partial")
-    return Sweep(demo, schemes, axes_of(grids or ["training.lr=0.1,0.2,0.4"]), 2, out, **options)
+    axes = axes_of(grids or ["training.lr=0.1,0.2,0.4"])
+    known = {"name": demo.name, "recipe": demo, "schemes": schemes, "axes": axes, "seeds": 2}
+    return RecipeSweep(**{**known, "out": out, **options})
 
 
 class Pretended:
@@ -28,9 +30,10 @@ class Pretended:
         self.accuracy, self.trained = accuracy, []
 
     def __call__(self, task: Task) -> None:
-        path, training = task.entry.folder.path, task.entry.config.training
-        self.trained.append((task.entry.scheme, training.lr, training.seed, task.until))
-        value = self.accuracy(task.entry.scheme, training.lr)
+        path, lr, seed = task.entry.folder.path, dict(task.point)["training.lr"], task.entry.seed
+        self.trained.append((task.entry.scheme, lr, seed, task.until))
+        known = (task.entry.scheme, lr, seed)
+        value = self.accuracy(*known[: self.accuracy.__code__.co_argcount])
         if value is None:
             note_diverged(task.entry, "too fast")
             return
@@ -67,7 +70,47 @@ def test_validation_samples_are_held_out_of_tuning_runs_only(tmp_path: Path):
     planned = sweep(tmp_path, validation=0.2)
     point = planned.points[0]
     assert planned.tuning("partial", point).training.validation == 0.2
-    assert all(e.config.training.validation == 0 for e in planned.tests("partial", point))
+    assert planned.testing("partial", point).training.validation == 0
+
+
+@pytest.mark.parametrize("search", ["listed", "halving"])
+def test_settings_are_chosen_by_the_mean_of_seeds_and_tested_with_others(
+    tmp_path: Path, search: str
+) -> None:
+    """0.4 is best in seed 0 by chance, and diverges in none; 0.2 is best in the mean."""
+    by_seed = {(0.2, 0): 0.6, (0.2, 1): 0.8, (0.4, 0): 0.7, (0.4, 1): 0.5}
+    train = Pretended(lambda scheme, lr, seed: by_seed.get((lr, seed), 0.1))
+    planned = sweep(tmp_path, search=search, tune_seeds=2)
+    made = Listed(planned) if search == "listed" else Halving(planned, STEPS, 5)
+    sweeping = Sweeping(planned, made)
+    sweeping.work(train)
+    chosen = sweeping.chosen("partial")
+    assert dict(chosen.trial.point)["training.lr"] == 0.2
+    assert chosen.outcome.value == pytest.approx(0.7)
+    assert {seed for _, _, seed, _ in train.trained} == {0, 1, 2, 3}
+    assert sorted(e.seed for e in sweeping.tests("partial")) == [2, 3]
+    assert sweeping.progress().done == sweeping.progress().total
+    one = sweep(tmp_path / "one")
+    alone = Sweeping(one, Listed(one))
+    alone.work(train)
+    assert dict(alone.chosen("partial").trial.point)["training.lr"] == 0.4
+
+
+def test_settings_that_diverge_in_one_of_the_seeds_are_not_chosen(tmp_path: Path) -> None:
+    planned = sweep(tmp_path, tune_seeds=2)
+    train = Pretended(lambda scheme, lr, seed: None if (lr, seed) == (0.4, 0) else lr)
+    sweeping = Sweeping(planned, Listed(planned))
+    sweeping.work(train)
+    assert dict(sweeping.chosen("partial").trial.point)["training.lr"] == 0.2
+    assert ("partial", 0.4, 1, None) not in train.trained, "another seed would tell nothing more"
+
+
+def test_a_budget_is_of_runs_and_not_of_settings(tmp_path: Path) -> None:
+    grid = f"training.lr={','.join(str(k / 10) for k in range(1, 9))}"
+    assert len(sweep(tmp_path, grid, budget=12).points) == 6
+    assert len(sweep(tmp_path, grid, budget=12, tune_seeds=2).points) == 3
+    with pytest.raises(ValueError, match="use 4 or more"):
+        sweep(tmp_path, grid, budget=3, tune_seeds=2).check()
 
 
 def test_settings_that_diverge_are_never_chosen(tmp_path: Path):

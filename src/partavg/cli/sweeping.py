@@ -33,8 +33,9 @@ from partavg.recipes.files import read
 from partavg.session import Diverged
 from partavg.sinks.progress import Display, display
 from partavg.stopping import StopRequest, stop_request
+from partavg.sweeps.of_recipe import AROUND, RecipeSweep, grid_around
 from partavg.sweeps.outcome import note_diverged
-from partavg.sweeps.plan import AROUND, PLAN, Sweep, grid_around
+from partavg.sweeps.plan import PLAN
 from partavg.sweeps.runner import Clock, Sweeping, Task
 from partavg.sweeps.search import Halving, Listed, Search
 from partavg.sweeps.space import axes_of
@@ -57,6 +58,7 @@ def sweep_command(
     resume: bool,
     force: bool,
     validation: float = 0.1,
+    tune_seeds: int = 1,
     budget: int | None = None,
     search: str = "listed",
     sampler: str = "tpe",
@@ -72,24 +74,27 @@ def sweep_command(
             raise ValueError("--force would remove what other ranks work on: use another --out")
         chosen = recipes.load(recipe, overrides)
         named = tuple(name.strip() for name in (schemes or "").split(",") if name.strip())
-        sweep = Sweep(
-            chosen,
-            named if schemes else schemes_of(chosen),
-            axes_of(grids or [grid_around(chosen, "training.lr", AROUND)]),
-            seeds,
-            out or next_folder("sweep"),
-            validation,
-            budget,
-            search,
-            sampler,
+        sweep = RecipeSweep(
+            name=chosen.name,
+            recipe=chosen,
+            schemes=named if schemes else schemes_of(chosen),
+            axes=axes_of(grids or [grid_around(chosen, "training.lr", AROUND)]),
+            seeds=seeds,
+            tune_seeds=tune_seeds,
+            first=chosen.config().training.seed,
+            out=out or next_folder("sweep"),
+            validation=validation,
+            budget=budget,
+            search=search,
+            sampler=sampler,
         )
         check_page(sweep.out / "report.html", force=force or resume)
         sweeping, datasets = prepared(sweep, root(data), storage, resume=resume, force=force)
         jobs = jobs or jobs_for(sweep)
-    drive_sweep(context, sweeping, datasets, jobs)
+    drive_sweep(context, sweep, sweeping, datasets, jobs)
 
 
-def search_of(sweep: Sweep, datasets: Datasets, storage: str | None) -> Search:
+def search_of(sweep: RecipeSweep, datasets: Datasets, storage: str | None) -> Search:
     """What tries settings in the way that a sweep wants."""
     if sweep.search == "optuna":
         from partavg.sweeps.optuna_search import OptunaSearch
@@ -108,7 +113,7 @@ def search_of(sweep: Sweep, datasets: Datasets, storage: str | None) -> Search:
 
 
 def prepared(
-    sweep: Sweep, folder: Path, storage: str | None, *, resume: bool, force: bool
+    sweep: RecipeSweep, folder: Path, storage: str | None, *, resume: bool, force: bool
 ) -> tuple[Sweeping, Datasets]:
     """A sweep that can begin; a ValueError says what is wrong with it."""
     datasets = Datasets(folder)
@@ -134,9 +139,11 @@ def prepared(
     return Sweeping(sweep, search), datasets
 
 
-def drive_sweep(context: click.Context, sweeping: Sweeping, datasets: Datasets, jobs: int) -> None:
+def drive_sweep(
+    context: click.Context, sweep: RecipeSweep, sweeping: Sweeping, datasets: Datasets, jobs: int
+) -> None:
     """Work a sweep off, alone or with others, and say what it found."""
-    sweep, console = sweeping.sweep, output.console()
+    console = output.console()
     again = [*(["python", *program(context)] if program(context) else ["partavg"])]
     again += resuming_words(context, sweep.out)
     if _joins():
@@ -154,7 +161,7 @@ def drive_sweep(context: click.Context, sweeping: Sweeping, datasets: Datasets, 
         display(console) as shown,
     ):
         clock = Clock(sweeping)
-        work = _Worker(datasets, engine, shown, request)
+        work = _Worker(sweep, datasets, engine, shown, request)
         if not _joins():
             shown.say(f"engine: {engine.name}; {clock}")
         sweeping.work(work, announced(sweeping, shown, clock) if not _joins() else None)
@@ -162,7 +169,7 @@ def drive_sweep(context: click.Context, sweeping: Sweeping, datasets: Datasets, 
         report(sweeping, console)
 
 
-def jobs_for(sweep: Sweep) -> int:
+def jobs_for(sweep: RecipeSweep) -> int:
     """How many runs beside each other: on a GPU one after another is about as fast."""
     if output.launched() or build.device(sweep.recipe.config()).type != "cpu":
         return 1
@@ -173,14 +180,21 @@ class _Worker:
     """Trains the tasks of a sweep, one after another."""
 
     def __init__(
-        self, datasets: Datasets, engine: Execution, shown: Display, request: StopRequest
+        self,
+        sweep: RecipeSweep,
+        datasets: Datasets,
+        engine: Execution,
+        shown: Display,
+        request: StopRequest,
     ) -> None:
-        self._datasets, self._engine = datasets, engine
+        self._sweep, self._datasets, self._engine = sweep, datasets, engine
         self._shown, self._request = shown, request
 
     def __call__(self, task: Task) -> None:
         """Train a task from where it was left."""
-        config = replace(task.entry.config, engine=self._engine)
+        made = self._sweep.testing if task.tests else self._sweep.tuning
+        config = made(task.entry.scheme, task.point, task.entry.seed)
+        config = replace(config, engine=self._engine)
         folder, samples = task.entry.folder, self._datasets(config.data)
         with output.bad_input():
             run = Run(config, samples, folder, resume=folder.exists, force=False)
@@ -190,7 +204,7 @@ class _Worker:
             note_diverged(task.entry, str(error))
 
 
-def _choose_engine(sweep: Sweep, datasets: Datasets) -> None:
+def _choose_engine(sweep: RecipeSweep, datasets: Datasets) -> None:
     """Let all runs compute in the same way: an engine is timed once."""
     if (sweep.out / _ENGINE).exists():
         return
@@ -201,7 +215,7 @@ def _choose_engine(sweep: Sweep, datasets: Datasets) -> None:
     write_text(sweep.out / _ENGINE, dump_sections({"engine": chosen}))
 
 
-def _first(sweep: Sweep) -> tuple[tuple[str, object], ...]:
+def _first(sweep: RecipeSweep) -> tuple[tuple[str, object], ...]:
     return tuple((axis.key, (axis.ends or axis.values)[0]) for axis in sweep.axes)
 
 

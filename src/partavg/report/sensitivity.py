@@ -39,6 +39,6 @@ def _figure(found: Sequence[Tuned], axis: Axis) -> str:
     legend = keys((line.group, found[line.group].scheme) for line in lines)
     return (
         f'<figure id="chart-sweep-{escape(axis.key)}" class="sweep"><figcaption>'
-        f'<h3>{escape(title)}</h3><span class="soft">{best}one seed</span>'
+        f'<h3>{escape(title)}</h3><span class="soft">{best}{found[0].by}</span>'
         f'{legend}</figcaption><div class="plot">{draw(chart)}</div></figure>'
     )

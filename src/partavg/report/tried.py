@@ -34,7 +34,10 @@ def of_tried(tuned: Sequence[Tuned]) -> list[Costs]:
         ]
         spots.sort(key=lambda spot: not spot.faint)
         best = front(spots, metric.better)
-        note = f"{named(metric)} on validation samples against {PAID[cost]}; faint: not chosen"
+        note = (
+            f"{named(metric)} on validation samples against {PAID[cost]}, {tuned[0].by}; faint: "
+            f"not chosen"
+        )
         schemes = [one.scheme for one in tuned]
         said = on_front(best, unit, metric)
         found.append(costs(cost, note, metric, unit, schemes, spots, best, said, tried=True))

@@ -21,11 +21,18 @@ class Tuned:
     tried: tuple[Tried, ...]
     axes: tuple[Axis, ...]
     metric: Metric | None
+    seeds: int = 1
+    """By whose mean settings are chosen."""
 
     @property
     def chosen(self) -> Tried | None:
         """The best settings."""
         return best(self.tried)
+
+    @property
+    def by(self) -> str:
+        """How many seeds chose, in words."""
+        return "one seed" if self.seeds == 1 else f"the mean of {self.seeds} seeds"
 
     @property
     def diverged(self) -> int:
@@ -69,7 +76,10 @@ def tuned(sweeping: Sweeping) -> list[Tuned]:
     """What was tried of each scheme."""
     found = [(scheme, tuple(sweeping.search.tried(scheme))) for scheme in sweeping.sweep.schemes]
     metric = metric_of([one for _, tried in found for one in tried])
-    return [Tuned(scheme, tried, sweeping.sweep.axes, metric) for scheme, tried in found]
+    return [
+        Tuned(scheme, tried, sweeping.sweep.axes, metric, sweeping.sweep.tune_seeds)
+        for scheme, tried in found
+    ]
 
 
 def tested(sweeping: Sweeping) -> list[Result]:
@@ -87,7 +97,7 @@ def said(found: Sequence[Tuned]) -> list[str]:
     best_of = "; ".join(
         f"{one.scheme} {called(one.chosen.trial.point)}" for one in chosen if one.chosen
     )
-    sentences = [f"Chosen on validation samples{by}, one seed: {best_of}."] if chosen else []
+    sentences = [f"Chosen on validation samples{by}, {chosen[0].by}: {best_of}."] if chosen else []
     sentences += _at_one_setting(found)
     edges = [edge for one in found for edge in one.edges()]
     if edges:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from partavg.core.seeds import fold
-from partavg.sweeps.outcome import outcome
 from partavg.sweeps.plan import Sweep
 from partavg.sweeps.search import Trial, Tried
 from partavg.sweeps.space import Axis, Point
@@ -34,7 +33,7 @@ class OptunaSearch:
         if sweep.sampler not in SAMPLERS:
             raise ValueError(f"sampler {sweep.sampler!r} is not known: use {', '.join(SAMPLERS)}")
         self._storage = storage or _journal(sweep.out / JOURNAL)
-        self._seed = sweep.recipe.config().training.seed
+        self._seed = sweep.first
 
     def open(self, scheme: str) -> list[Trial]:
         """Those that were asked for and not told: by others, or by one that was killed."""
@@ -54,7 +53,7 @@ class OptunaSearch:
 
     def tell(self, scheme: str, trial: Trial) -> None:
         """Say what came of it."""
-        known = outcome(trial.entry.folder)
+        known = trial.outcome
         if known is None:
             return
         state = self._optuna.trial.TrialState
@@ -65,28 +64,31 @@ class OptunaSearch:
 
     def over(self, scheme: str) -> bool:
         """Whether as many as wanted were told."""
-        return self.done(scheme) >= self.sweep.trials
+        return self._told(scheme) >= self.sweep.trials
 
     def tried(self, scheme: str) -> list[Tried]:
         """Those that are finished."""
         trials = (self._trial(scheme, one) for one in self._study(scheme).get_trials())
-        found = ((trial, outcome(trial.entry.folder)) for trial in trials)
+        found = ((trial, trial.outcome) for trial in trials)
         return [Tried(trial, known) for trial, known in found if known]
 
     def work(self, scheme: str) -> float:
-        """One for each."""
-        return self.sweep.trials
+        """One for each, and for each seed."""
+        return self.sweep.trials * self.sweep.tune_seeds
 
     def done(self, scheme: str) -> float:
-        """Those that were told."""
+        """Those of trials that were told."""
+        return float(self._told(scheme) * self.sweep.tune_seeds)
+
+    def _told(self, scheme: str) -> int:
         trials = self._study(scheme).get_trials(deepcopy=False)
-        return float(sum(trial.state.is_finished() for trial in trials))
+        return sum(trial.state.is_finished() for trial in trials)
 
     @lru_cache  # noqa: B019  a search lives as long as its process
     def _study(self, scheme: str) -> Any:
         return self._optuna.create_study(
             storage=self._storage,
-            study_name=f"{self.sweep.recipe.name} {scheme}",
+            study_name=f"{self.sweep.name} {scheme}",
             direction="maximize",
             load_if_exists=True,
         )

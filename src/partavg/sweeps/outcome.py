@@ -1,8 +1,10 @@
 """What is known of a tuning run, read from its folder: nothing is kept elsewhere."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
-from partavg.comparison import PlannedRun
+from partavg.comparison import StartedRun
 from partavg.folder import RunFolder, write_json
 from partavg.metrics.metric import Metric, Row
 from partavg.metrics.table import main_metric
@@ -52,7 +54,26 @@ def outcome(folder: RunFolder, until: int | None = None) -> Outcome | None:
     return Outcome(until, known, metrics=tuple(folder.metrics()))
 
 
-def note_diverged(entry: PlannedRun, why: str) -> None:
+def together(found: Sequence[Outcome | None]) -> Outcome | None:
+    """What became of some seeds: the mean of all numbers; diverged if one is, None if one lacks."""
+    known = [one for one in found if one]
+    if any(one.diverged for one in known):
+        return Outcome(min(one.step for one in known), {}, diverged=True)
+    if len(known) < len(found):
+        return None
+    if len(known) == 1:
+        return known[0]
+    first = known[0]
+    keys = [key for key, value in first.row.items() if type(value) in (int, float)]
+    means = {
+        key: fmean(one.row[key] for one in known)
+        for key in keys
+        if all(type(one.row.get(key)) in (int, float) for one in known)
+    }
+    return Outcome(min(one.step for one in known), means, metrics=first.metrics)
+
+
+def note_diverged(entry: StartedRun, why: str) -> None:
     """Remember that a run diverged: it would again."""
     write_json(entry.folder.path / _DIVERGED, {"why": why})
 

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from itertools import chain
 from time import monotonic, sleep
 
-from partavg.comparison import PlannedRun
+from partavg.comparison import StartedRun
 from partavg.sweeps.claim import claim
 from partavg.sweeps.outcome import outcome
 from partavg.sweeps.plan import Sweep
 from partavg.sweeps.search import Search, Tried, best
+from partavg.sweeps.space import Point
 
 _WAIT = 0.2  # seconds before somebody looks again for what others finished
 
@@ -18,8 +19,9 @@ _WAIT = 0.2  # seconds before somebody looks again for what others finished
 class Task:
     """A run to train, up to a step or to its end."""
 
-    entry: PlannedRun
-    label: str
+    entry: StartedRun
+    point: Point
+    label: str = ""
     until: int | None = None
     tests: bool = False
     """Whether it is judged on the test set."""
@@ -53,10 +55,18 @@ class Sweeping:
         """The best settings of a scheme; None as long as some are open, or where all diverged."""
         return best(self.search.tried(scheme)) if self.search.over(scheme) else None
 
-    def tests(self, scheme: str) -> list[PlannedRun]:
+    def tests(self, scheme: str) -> list[StartedRun]:
         """The runs with the best settings, once these are known."""
+        return [task.entry for task in self._tests(scheme)]
+
+    def _tests(self, scheme: str) -> list[Task]:
         chosen = self.chosen(scheme)
-        return self.sweep.tests(scheme, chosen.trial.point) if chosen else []
+        if chosen is None:
+            return []
+        return [
+            Task(entry, chosen.trial.point, f"{scheme} seed {entry.seed}", tests=True)
+            for entry in self.sweep.tests(scheme)
+        ]
 
     def work(self, train: Train, look: Callable[[], None] | None = None) -> None:
         """Train all that there is; where others are at work, wait until they are done, too.
@@ -95,13 +105,13 @@ class Sweeping:
     def _tasks(self, scheme: str) -> Iterator[Task]:
         """What is open, as long as there is something; looked up again after each."""
         for trial in chain(self.search.open(scheme), iter(lambda: self.search.more(scheme), None)):
-            yield Task(trial.entry, f"{scheme} {trial.entry.folder.path.name[3:]}", trial.until)
-            if outcome(trial.entry.folder, trial.until):
+            for entry in trial.entries:
+                if trial.outcome is None:  # where one seed diverged the others tell nothing more
+                    label = f"{scheme} {entry.folder.path.name[3:]}"
+                    yield Task(entry, trial.point, label, trial.until)
+            if trial.outcome:
                 self.search.tell(scheme, trial)
-        for entry in self.tests(scheme):
-            task = Task(entry, f"{scheme} seed {entry.seed}", tests=True)
-            if not _is_done(task):
-                yield task
+        yield from (task for task in self._tests(scheme) if not _is_done(task))
 
     def progress(self) -> Progress:
         """How far all schemes are."""
@@ -112,7 +122,7 @@ class Sweeping:
     def _done(self, scheme: str) -> float:
         if not self.search.over(scheme):
             return self.search.done(scheme)
-        ended = sum(_is_done(Task(entry, "")) for entry in self.tests(scheme))
+        ended = sum(map(_is_done, self._tests(scheme)))
         return self.search.work(scheme) + ended
 
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from partavg.comparison import PlannedRun
+from partavg.comparison import StartedRun
 from partavg.metrics.metric import Metric
-from partavg.sweeps.outcome import Outcome, better, outcome
+from partavg.sweeps.outcome import Outcome, better, outcome, together
 from partavg.sweeps.plan import Sweep
 from partavg.sweeps.space import Point
 
@@ -18,8 +18,21 @@ class Trial(NamedTuple):
 
     number: int
     point: Point
-    entry: PlannedRun
+    entries: tuple[StartedRun, ...]
+    """A run for each seed."""
     until: int | None = None
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """What became of it; None as long as a seed is missing."""
+        return together([outcome(entry.folder, self.until) for entry in self.entries])
+
+    @property
+    def done(self) -> int:
+        """How many of its runs are behind us."""
+        if self.outcome:
+            return len(self.entries)
+        return sum(outcome(entry.folder, self.until) is not None for entry in self.entries)
 
 
 class Tried(NamedTuple):
@@ -75,7 +88,7 @@ class Listed:
 
     def open(self, scheme: str) -> list[Trial]:
         """Those that are not finished."""
-        return [trial for trial in self._trials(scheme) if outcome(trial.entry.folder) is None]
+        return [trial for trial in self._trials(scheme) if trial.outcome is None]
 
     def more(self, scheme: str) -> Trial | None:
         """All are known."""
@@ -86,7 +99,7 @@ class Listed:
 
     def tried(self, scheme: str) -> list[Tried]:
         """Those that are finished."""
-        found = ((trial, outcome(trial.entry.folder)) for trial in self._trials(scheme))
+        found = ((trial, trial.outcome) for trial in self._trials(scheme))
         return [Tried(trial, known) for trial, known in found if known]
 
     def over(self, scheme: str) -> bool:
@@ -94,12 +107,12 @@ class Listed:
         return not self.open(scheme)
 
     def work(self, scheme: str) -> float:
-        """One for each."""
-        return len(self.sweep.points)
+        """One for each, and for each seed."""
+        return len(self.sweep.points) * self.sweep.tune_seeds
 
     def done(self, scheme: str) -> float:
         """One for each that is finished."""
-        return len(self.tried(scheme))
+        return sum(trial.done for trial in self._trials(scheme))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +147,7 @@ class Halving(Listed):
             until = None if step >= self.steps else step
             alive = self._best(alive, count, scheme)
             here = [trial._replace(until=until) for trial in alive]
-            waiting = [trial for trial in here if outcome(trial.entry.folder, until) is None]
+            waiting = [trial for trial in here if trial.outcome is None]
             if waiting:
                 return waiting
             alive = here
@@ -147,7 +160,7 @@ class Halving(Listed):
             until = None if step >= self.steps else step
             alive = [trial._replace(until=until) for trial in self._best(alive, count, scheme)]
             for trial in alive:
-                if known := outcome(trial.entry.folder, until):
+                if known := trial.outcome:
                     found[trial.number] = Tried(trial, known)
         return [found[number] for number in sorted(found)]
 
@@ -157,17 +170,18 @@ class Halving(Listed):
         for count, step in self.rungs():
             total += count * (step - before) / self.steps
             before = step
-        return total
+        return total * self.sweep.tune_seeds
 
     def done(self, scheme: str) -> float:
         """Each as far as it came."""
-        return sum(tried.outcome.step / self.steps for tried in self.tried(scheme))
+        steps = sum(tried.outcome.step for tried in self.tried(scheme))
+        return steps / self.steps * self.sweep.tune_seeds
 
     def _best(self, trials: Sequence[Trial], count: int, scheme: str) -> list[Trial]:
         """So many of the best ones at the step that they reached, in their order."""
         if len(trials) <= count:
             return list(trials)
-        known = [Tried(t, o) for t in trials if (o := outcome(t.entry.folder, t.until))]
+        known = [Tried(t, o) for t in trials if (o := t.outcome)]
         kept = {one.trial.number for one in ranked(known)[:count]}
         return [trial for trial in trials if trial.number in kept]
 

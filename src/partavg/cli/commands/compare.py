@@ -123,7 +123,7 @@ def _tuned(
     from partavg import recipe as recipes
     from partavg.cli import output
     from partavg.cli.sweeping import sweep_command
-    from partavg.sweeps.plan import AROUND_A_LITTLE, grid_around
+    from partavg.sweeps.of_recipe import AROUND_A_LITTLE, grid_around
 
     with output.bad_input(), output.plain_warnings():
         key = "training.lr" if tune == "lr" else tune

@@ -30,6 +30,13 @@ Examples:
 @options.schemes
 @click.option("--seeds", default=3, show_default=True, help="Fresh seeds of each test.")
 @click.option(
+    "--tune-seeds",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Seeds by whose mean settings are chosen: less chance, so many times the runs.",
+)
+@click.option(
     "--budget",
     type=click.IntRange(min=1),
     help="Tuning runs of all schemes together; of a larger grid so many are drawn.",
@@ -72,6 +79,7 @@ def sweep(
     grids: tuple[str, ...],
     schemes: str | None,
     seeds: int,
+    tune_seeds: int,
     budget: int | None,
     validation: float,
     search: str,
@@ -105,6 +113,7 @@ def sweep(
         resume=resume,
         force=force,
         validation=validation,
+        tune_seeds=tune_seeds,
         budget=budget,
         search=search,
         sampler=sampler,

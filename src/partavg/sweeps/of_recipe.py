@@ -1,0 +1,94 @@
+"""Sweeps of recipes: what the settings that are tried make of a recipe."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from partavg.comparison import configured, planned_runs
+from partavg.config import Config
+from partavg.config_toml import settings
+from partavg.recipe import Recipe
+from partavg.registry import suggestion
+from partavg.sweeps.plan import Sweep
+from partavg.sweeps.space import Point, overrides
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecipeSweep(Sweep):
+    """A sweep whose settings are those of a recipe."""
+
+    recipe: Recipe
+    validation: float = 0.1
+    """The share of the training samples that is held out to choose on."""
+
+    def check(self) -> None:
+        """Raise a ValueError for what could not be swept, before anything is run."""
+        super(RecipeSweep, self).check()
+        if not 0 < self.validation < 1:
+            raise ValueError(
+                f"validation {self.validation:g} leaves no samples to choose on, or none to train "
+                f"on: use a share like 0.1"
+            )
+        planned_runs(self.recipe, self.schemes, self.seeds, self.out)  # its checks
+        for axis in self.axes:
+            for scheme in self.schemes:
+                for value in axis.ends or axis.values:
+                    self._check_taken(scheme, axis.key, value)
+
+    def _check_taken(self, scheme: str, key: str, value: Any) -> None:
+        """Raise a ValueError for a setting that cannot be, or that a scheme sets itself."""
+        made = settings(self.tuning(scheme, ((key, value),)))
+        if key.count(".") == 1 and made.get(key) != value:
+            raise ValueError(
+                f"{key} = {value!r} would be taken by no run of {scheme}, which sets it to "
+                f"{made.get(key)!r}: tune other settings, or leave that scheme out"
+            )
+
+    def tuning(self, scheme: str, point: Point, seed: int | None = None) -> Config:
+        """The settings of a run that is judged on validation samples."""
+        config = self.testing(scheme, point, seed)
+        training = replace(config.training, validation=self.validation)
+        checkpoints = replace(config.checkpoints, final=False)
+        return replace(config, training=training, checkpoints=checkpoints)
+
+    def testing(self, scheme: str, point: Point, seed: int | None = None) -> Config:
+        """The same on the test set."""
+        chosen = replace(self.recipe, overrides=(*self.recipe.overrides, *overrides(point)))
+        config = configured(chosen, scheme)
+        if seed is None:
+            return config
+        return replace(config, training=replace(config.training, seed=seed))
+
+    def described(self) -> dict[str, Any]:
+        """What makes two sweeps the same."""
+        return {
+            "recipe": self.recipe.name,
+            "settings": list(self.recipe.overrides),
+            **super(RecipeSweep, self).described(),
+            "validation": self.validation,
+        }
+
+
+AROUND, AROUND_A_LITTLE = (0.25, 0.5, 1, 2, 4), (0.5, 1, 2)
+
+
+def grid_around(recipe: Recipe, key: str, factors: Sequence[float]) -> str:
+    """The grid of a setting's values around that of a recipe."""
+    known = settings(recipe.config(next(iter(recipe.schemes), None)))
+    if key not in known:
+        raise ValueError(f"unknown key {key!r} to tune: {suggestion(key, known)}")
+    value = known[key]
+    if isinstance(value, bool) or not isinstance(value, int | float) or value == 0:
+        raise ValueError(
+            f"{key} = {value!r} has no values around it: list some with `partavg sweep --grid`"
+        )
+    return f"{key}={around(value, factors)}"
+
+
+def around(value: float, factors: Sequence[float]) -> str:
+    """Values around a number, as a grid has them.
+
+    >>> around(0.1, (0.5, 1, 2))
+    '0.05,0.1,0.2'
+    """
+    return ",".join(f"{float(f'{value * factor:.6g}')!r}" for factor in factors)
