@@ -389,6 +389,23 @@ def simulations(folder: Path) -> Iterator[Call]:
         ("seeds", 1, {"an array"}), ("every", 1, {"10^30"}), ("until", 3, {"10^30"}),
     ):  # fmt: skip
         yield Call(compared, {name: good}, {name: taken}, f"compare({name}=…)")
+
+    def swept(**given: Any) -> None:
+        def made(schedule: Any, seed: int, samples: Any, lr: float) -> partavg.Simulation:
+            own = {**task, "samples": samples, "split": partavg.iid(samples.targets, 2, seed)}
+            return partavg.Simulation(**own, **{**few, "schedule": schedule, "lr": lr}, seed=seed)
+
+        out = folder / f"swept{next(numbers)}"
+        usual = {"simulation": made, "until": 2, "every": 1, "interval": 2, "out": out, "seeds": 1}
+        usual |= {"grid": {"lr": [0.1]}, "train": (x, y), "test": (x, y), "validation": 0.5}
+        partavg.sweep(**{**usual, **given})
+
+    for name, good, taken in (
+        ("grid", {"lr": [0.1]}, set()), ("seeds", 1, set()), ("tune_seeds", 1, set()),
+        ("budget", 3, {"None"}), ("search", "listed", set()), ("validation", 0.5, set()),
+        ("until", 2, set()), ("every", 1, {"10^30"}), ("train", (x, y), set()),
+    ):  # fmt: skip
+        yield Call(swept, {name: good}, {name: taken}, f"sweep({name}=…)")
     small = {"training.steps": 1, "training.workers": 2, "metrics.evaluate_every": 0}
     for name, good, taken in (
         ("recipe", "demo", set()), ("scheme", "partial", {"None"}),

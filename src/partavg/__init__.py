@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from partavg.solvers.scaffold import SCAFFOLD
     from partavg.solvers.sgd import SGD
     from partavg.solvers.vrl_sgd import VRLSGD
+    from partavg.swept import Swept, sweep
 
 __all__ = [
     "SCAFFOLD",
@@ -98,6 +99,7 @@ __all__ = [
     "Span",
     "Step",
     "StepDecay",
+    "Swept",
     "Sync",
     "Table",
     "abilities",
@@ -131,6 +133,7 @@ __all__ = [
     "split_alike",
     "split_by_owner",
     "strided",
+    "sweep",
     "whole",
 ]
 
@@ -174,6 +177,7 @@ _HOMES = {
     "solvers.scaffold": "SCAFFOLD",
     "solvers.sgd": "SGD",
     "solvers.vrl_sgd": "VRLSGD",
+    "swept": "Swept sweep",
 }
 """Where each public name lives: imported when it is first used, since torch takes seconds to import
 and the command line answers most questions without it."""

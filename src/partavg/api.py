@@ -1,6 +1,5 @@
 """From Python, what the command line does: one run, or schemes and seeds side by side."""
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from partavg.config_toml import assignment
 from partavg.core.arguments import check_kind, check_whole
 from partavg.core.schedule import Schedule
 from partavg.data.root import root
-from partavg.engines.choose import Choice
 from partavg.evaluation import Asked
 from partavg.folder import RunFolder, next_folder
 from partavg.notebook import Comparison, Results, Table, load_run, shown_here
@@ -31,6 +29,7 @@ from partavg.simulation_run import SimulationRun, TestSplit, check_simulation, i
 from partavg.sinks import sinks_of
 from partavg.sinks.progress import Display
 from partavg.sinks.sink import Sink, SinkLike
+from partavg.starts import Starts
 from partavg.stopping import Stopped, stop_request, train_session
 
 _MOST_SEEDS = 10_000
@@ -91,7 +90,7 @@ def follow(
     )
     if not session.finished:
         with shown_here() as display:
-            _train(session, name, display)
+            train_shown(session, name, display)
     if out:
         write_page(RunFolder(Path(out)).report_path, gather([Path(out)]))
     return Table(session.rows, name)
@@ -121,8 +120,8 @@ def compare(
     for them: schedules, or anything else that you compare, like solvers. `interval=8` stands for
     the usual three: periodic, partial and synchronous averaging. The rest is as for `follow`.
     """
-    chosen = _schemes(schemes, interval)
-    numbers = _seeds(seeds)
+    chosen = named_schemes(schemes, interval)
+    numbers = seed_numbers(seeds)
     if problem := mismatch(simulation, None, 0):
         raise ValueError(
             f"{shown(simulation)} is no function of a scheme and a seed that makes a simulation: "
@@ -140,7 +139,7 @@ def compare(
         for entry in entries:
             entry.folder.check_free(resume=resume, force=force)
         check_page(path / "report.html", force=force)
-    starts = _Starts()
+    starts = Starts()
     diverged: dict[str, str] = {}
 
     def train(entry: StartedRun, display: Display) -> None:
@@ -164,7 +163,7 @@ def compare(
         if session.finished:
             return
         try:
-            _train(session, label, display, group=path.resolve().name)
+            train_shown(session, label, display, group=path.resolve().name)
         except Diverged as error:
             display.say(f"{label} diverged")
             diverged[label] = str(error)
@@ -207,12 +206,12 @@ def run(
     with in_python():
         session = Run(config, samples, folder, resume=resume, force=force)
     with shown_here() as display:
-        _train(session, found.name, display, places)
+        train_shown(session, found.name, display, places)
     write_page(folder.report_path, gather([folder.path]))
     return load_run(folder.path)
 
 
-def _seeds(given: Any) -> list[int]:
+def seed_numbers(given: Any) -> list[int]:
     """The seeds to train with: so many from 0, or those given."""
     if not isinstance(given, list | tuple | range | np.ndarray):
         if check_whole("seeds =", given, 1) > _MOST_SEEDS:
@@ -224,7 +223,7 @@ def _seeds(given: Any) -> list[int]:
     return found
 
 
-def _schemes(given: Mapping[str, Any] | None, interval: int | None) -> dict[str, Any]:
+def named_schemes(given: Mapping[str, Any] | None, interval: int | None) -> dict[str, Any]:
     """What is compared, by name."""
     if (given is None) == (interval is None):
         raise ValueError(
@@ -247,58 +246,19 @@ def _schemes(given: Mapping[str, Any] | None, interval: int | None) -> dict[str,
     return dict(given)
 
 
-class _Starts:
-    """What the simulations of a comparison begin with: alike for a seed, other for another one."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, dict[str, dict[str, Any]]] = {}
-        self._engines: dict[object, Choice] = {}
-
-    def check(self, entry: StartedRun, made: object) -> None:
-        """Raise a ValueError for what is no simulation, or one that was trained with another seed.
-
-        Schemes that begin with other models are compared all the same, with a warning.
-        """
-        if not isinstance(made, Simulation):
-            raise ValueError(
-                f"the function gave {type(made).__name__} for scheme {entry.scheme!r} and seed "
-                f"{entry.seed}, and not a partavg.Simulation: return one"
-            )
-        made.use(self._engines.setdefault(_kind(made), made.engine))
-        own = made.settings
-        seeds = self._known.setdefault(entry.scheme, {})
-        for seed, other in seeds.items():
-            if other == own:
-                raise ValueError(
-                    f"seeds {seed} and {entry.seed} give the same simulation: hand the seed on, at "
-                    f"least to Simulation(seed=seed)"
-                )
-        seeds[str(entry.seed)] = own
-        first = next(iter(self._known.values())).get(str(entry.seed), own)
-        for section, what in (("model", "models"), ("split", "splits"), ("data", "data")):
-            if own[section] != first[section]:
-                warnings.warn(
-                    f"the schemes begin with different {what} for seed {entry.seed}, so they "
-                    f"differ in more than the scheme: use torch.manual_seed(seed) before the model "
-                    f"is made",
-                    stacklevel=4,
-                )
-                return
-
-
-def _kind(made: Simulation) -> object:
-    """What simulations must have in common to be computed by one engine."""
-    model = made.settings["model"]
-    return model["name"], model["parameters"], model["dtype"], made.engine.draws
-
-
-def _train(
-    session: Session, label: str, display: Display, sinks: Sequence[Sink] = (), group: str = ""
+def train_shown(
+    session: Session,
+    label: str,
+    display: Display,
+    sinks: Sequence[Sink] = (),
+    group: str = "",
+    *,
+    until: int | None = None,
 ) -> None:
-    """Train to the end; an interrupt saves first, where there is a folder."""
+    """Train to the end, or to a step; an interrupt saves first, where there is a folder."""
     try:
         with stop_request() as request:
-            train_session(session, label, [display, *sinks], request, group)
+            train_session(session, label, [display, *sinks], request, group, until=until)
     except Stopped:
         interrupt = KeyboardInterrupt(f"stopped after step {session.step}")
         raise interrupt from None

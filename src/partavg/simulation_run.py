@@ -61,6 +61,7 @@ class SimulationRun(Session):
         stop: Stop | None = None,
         best: str = "",
         checkpoint_every: int = 100,
+        judged_on: str = "test",
     ) -> None:
         check_simulation(simulation)
         until, every = check_whole("until =", until, 1), check_whole("every =", every, 1)
@@ -119,6 +120,7 @@ class SimulationRun(Session):
             sinks=places,
             every=every,
             stop=deepcopy(stop),  # which may remember what it saw of another run
+            judged_on=judged_on,
         )
         if folder and resuming:
             self._go_on(folder, sections)
@@ -185,6 +187,7 @@ def in_python() -> Iterator[None]:
         yield
     except ValueError as error:
         said = re.sub(r"--(resume|force)\b", r"\1=True", str(error)).replace("--out", "out")
+        said = re.sub(r"--(grid|budget)\b", r"\1", said).replace("tune-seeds", "tune_seeds")
         raise ValueError(said) from None
 
 

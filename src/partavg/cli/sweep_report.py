@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -10,6 +11,7 @@ from rich.console import Console
 from partavg.cli import output
 from partavg.cli.comparison_table import comparison_table
 from partavg.cli.fitted import Fitted
+from partavg.comparison import Result
 from partavg.folder import write_text
 from partavg.report.page import write_page
 from partavg.report.runs import grouped, of_entries
@@ -49,32 +51,59 @@ def announced(sweeping: Sweeping, shown: Display, clock: Clock) -> Callable[[], 
     return announce
 
 
-def report(sweeping: Sweeping, console: Console) -> None:
-    """Print and write what was found."""
-    found, results, out = tuned(sweeping), tested(sweeping), sweeping.sweep.out
-    results = [result for result in results if result.summaries]
-    console.print(Fitted(_HEAD, _rows(found), words=_HEAD[1:2]))
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What a sweep found: numbers, sentences, and where all is written."""
+
+    tuned: list[Tuned]
+    results: list[Result]
+    """Of the test, those that came to their end."""
+    said: list[str]
+    page: Path
+    tried: Path
+
+    @property
+    def tables(self) -> list[Fitted]:
+        """Best settings, and what they reached on the test set."""
+        best = Fitted(_HEAD, _rows(self.tuned), words=_HEAD[1:2])
+        return [best, comparison_table(self.results)] if self.results else [best]
+
+    @property
+    def lines(self) -> list[str]:
+        """What stands below them."""
+        return [*self.said, f"all that was tried: {self.tried}", f"report: {self.page}"]
+
+
+def ended(sweeping: Sweeping) -> Ended:
+    """Sum up what was found, and write the page and a file of all that was tried."""
+    found, out = tuned(sweeping), sweeping.sweep.out
+    results = [result for result in tested(sweeping) if result.summaries]
     sentences = said(found)
     if results:
-        console.print(comparison_table(results))
         sentences.insert(1, f"On the test set, with fresh seeds: {verdict(results)}")
     sentences += lost(sweeping)
     write_csv(out / RESULTS, found)
     entries = [entry for one in found for entry in sweeping.tests(one.scheme)]
-    ended = [entry for entry in entries if entry.folder.finished]  # `lost` says which diverged
-    runs = of_entries(ended)
+    runs = of_entries([entry for entry in entries if entry.folder.finished])  # `lost` has others
     drawn = _as_grouped(found, [group.name for group in grouped(runs)])
+    page = write_page(
+        out / "report.html",
+        runs,
+        [TextTable("Best settings, chosen on validation samples", _HEAD, _rows(found))],
+        said=sentences,
+        figures=[*sensitivity(drawn), *figures(of_tried(drawn))],
+    )
+    return Ended(found, results, sentences, page, out / RESULTS)
+
+
+def report(sweeping: Sweeping, console: Console) -> None:
+    """Print and write what was found."""
     with output.bad_input():
-        page = write_page(
-            out / "report.html",
-            runs,
-            [TextTable("Best settings, chosen on validation samples", _HEAD, _rows(found))],
-            said=sentences,
-            figures=[*sensitivity(drawn), *figures(of_tried(drawn))],
-        )
-    paths = [f"all that was tried: {out / RESULTS}", f"report: {page}"]
-    console.print("\n".join([*sentences, *paths]), highlight=False, soft_wrap=True)
-    if any(one.tried and not one.chosen for one in found):
+        found = ended(sweeping)
+    for table in found.tables:
+        console.print(table)
+    console.print("\n".join(found.lines), highlight=False, soft_wrap=True)
+    if any(one.tried and not one.chosen for one in found.tuned):
         output.fail("a scheme trained to the end with none of its settings", output.DIVERGED)
 
 

@@ -109,14 +109,7 @@ class Dataset(_Fields):
 
         Which ones is the same for all who ask; test samples are left out.
         """
-        count = round(share * self.train.size)
-        if not 1 <= count < self.train.size:
-            raise ValueError(
-                f"a share of {share:g} of {self.train.size} training samples is no validation set: "
-                f"it must hold some and leave some"
-            )
-        order = torch.randperm(self.train.size, generator=torch.Generator().manual_seed(0))
-        judged, kept = order[:count].sort().values, order[count:].sort().values
+        kept, judged = held_out(self.train.size, share)
         whose = self.writers
         return self._replace(
             train=self.train.some(kept),
@@ -139,6 +132,18 @@ class Dataset(_Fields):
             writers=None if self.writers is None else self.writers[kept],
             test_writers=None if self.test_writers is None else self.test_writers[judged],
         )
+
+
+def held_out(size: int, share: float) -> tuple[Tensor, Tensor]:
+    """Which of so many samples stay, and which are held out: the same for all who ask."""
+    count = round(share * size)
+    if not 1 <= count < size:
+        raise ValueError(
+            f"a share of {share:g} of {size} training samples is no validation set: it must hold "
+            f"some and leave some"
+        )
+    order = torch.randperm(size, generator=torch.Generator().manual_seed(0))
+    return order[count:].sort().values, order[:count].sort().values
 
 
 def _samples(given: Any, what: str) -> Samples:

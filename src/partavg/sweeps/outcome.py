@@ -1,5 +1,6 @@
 """What is known of a tuning run, read from its folder: nothing is kept elsewhere."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -76,6 +77,12 @@ def together(found: Sequence[Outcome | None]) -> Outcome | None:
 def note_diverged(entry: StartedRun, why: str) -> None:
     """Remember that a run diverged: it would again."""
     write_json(entry.folder.path / _DIVERGED, {"why": why})
+
+
+def why_diverged(folder: RunFolder) -> str:
+    """What was said of a run that diverged; empty if it did not."""
+    path = folder.path / _DIVERGED
+    return str(json.loads(path.read_text(encoding="utf-8"))["why"]) if path.exists() else ""
 
 
 def better(metric: Metric, one: float | None, other: float | None) -> bool:

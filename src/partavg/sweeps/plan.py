@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,8 @@ class Sweep:
     """Whole tuning runs of all schemes together, where not all combinations are tried."""
     search: str = "listed"
     sampler: str = "tpe"
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """What else makes two sweeps the same."""
 
     def check(self) -> None:
         """Raise a ValueError for what could not be swept, before anything is run."""
@@ -102,6 +104,7 @@ class Sweep:
             "budget": self.budget,
             "search": self.search,
             "sampler": self.sampler,
+            **self.about,
         }
 
     def write(self) -> None:

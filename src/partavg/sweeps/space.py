@@ -12,6 +12,7 @@ import numpy as np
 
 from partavg.config_toml import assignment
 from partavg.core.seeds import fold
+from partavg.sentences import shown
 
 Point = tuple[tuple[str, Any], ...]
 """A value for every setting that is tuned."""
@@ -57,13 +58,26 @@ class Axis:
             raise ValueError(f"{key} cannot be tuned: {_FIXED[key]}")
         if found := _DRAWN.fullmatch(given):
             return cls._drawn(key, *found.groups())
-        values = _values(given)
+        return cls.listed(key, _values(given), text)
+
+    @classmethod
+    def listed(cls, key: str, values: Sequence[Any], text: str = "") -> "Axis":
+        """An axis of some values: numbers, texts, truth values, or lists of these."""
+        text = text or key
         if not values:
             raise ValueError(f"grid {text!r} has no value: list some, like training.lr=0.1,0.2")
+        strange = [
+            value for value in values if not isinstance(value, bool | int | float | str | list)
+        ]
+        if strange:
+            raise ValueError(
+                f"grid {text!r} has {shown(strange[0])}, which cannot be written down: use "
+                f"numbers, texts or lists of them"
+            )
         twice = [value for place, value in enumerate(values) if value in values[:place]]
         if twice:
             raise ValueError(f"grid {text!r} names {twice[0]!r} twice: name each value once")
-        return cls(key, values)
+        return cls(key, tuple(values))
 
     @classmethod
     def _drawn(cls, key: str, kind: str, inside: str) -> "Axis":

@@ -1,0 +1,285 @@
+"""From Python, what `partavg sweep` does: each scheme with its own best settings, then tested."""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+from rich.console import Console
+
+from partavg.api import named_schemes, train_shown
+from partavg.backends.simulate import Simulation
+from partavg.cli import output
+from partavg.cli.sweep_report import Ended, announced, ended
+from partavg.core.arguments import check_flag, check_whole
+from partavg.data.convert import as_samples
+from partavg.data.dataset import held_out
+from partavg.data.samples import Samples
+from partavg.evaluation import Asked
+from partavg.folder import next_folder, write_json
+from partavg.notebook import Comparison, Figure, shown_here
+from partavg.outputs import check_page
+from partavg.registry import mismatch
+from partavg.sentences import shown
+from partavg.session import Diverged
+from partavg.simulation_run import SimulationRun, in_python
+from partavg.sinks.progress import Display
+from partavg.starts import Engines, Starts
+from partavg.sweeps.outcome import note_diverged, why_diverged
+from partavg.sweeps.plan import PLAN, Sweep
+from partavg.sweeps.runner import Clock, Sweeping, Task
+from partavg.sweeps.search import Halving, Listed, Search
+from partavg.sweeps.space import Axis, Point
+
+_ENGINES = "engines.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep found: print it, or let a notebook show it."""
+
+    path: Path
+    """The folder of all runs."""
+    tests: Comparison
+    """The best settings of each scheme on the test set, with fresh seeds."""
+    _ended: Ended = field(repr=False)
+
+    @property
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """The best settings of each scheme; one that only diverged has none."""
+        return {one.scheme: dict(one.chosen.trial.point) for one in self._ended.tuned if one.chosen}
+
+    @property
+    def tried(self) -> list[dict[str, Any]]:
+        """All settings that were tried, and what each reached on validation samples."""
+        return [
+            {
+                "scheme": one.scheme,
+                **dict(tried.trial.point),
+                "step": tried.outcome.step,
+                one.metric.key if one.metric else "value": tried.outcome.value,
+                "chosen": one.chosen is not None and tried.trial == one.chosen.trial,
+            }
+            for one in self._ended.tuned
+            for tried in one.tried
+        ]
+
+    @property
+    def said(self) -> list[str]:
+        """What was chosen, what came of it, and what is to be doubted, in sentences."""
+        return list(self._ended.said)
+
+    def __repr__(self) -> str:
+        console = Console(width=output.width(), force_terminal=False)
+        with console.capture() as shown_text:
+            for table in self._ended.tables:
+                console.print(table)
+        return "\n".join([shown_text.get().rstrip(), *self._ended.lines])
+
+    def _repr_html_(self) -> str:
+        tables = "".join(
+            f"<table><tr>{_cells('th', table.head)}</tr>"
+            + "".join(f"<tr>{_cells('td', row)}</tr>" for row in table.rows)
+            + "</table>"
+            for table in self._ended.tables
+        )
+        lines = "".join(f"<p>{escape(line)}</p>" for line in self._ended.lines)
+        return Figure(f"<div>{tables}</div>{lines}")._repr_html_()
+
+
+def sweep(
+    simulation: Callable[..., Simulation],
+    until: int,
+    *,
+    grid: Mapping[str, Any],
+    train: Any,
+    test: Any,
+    schemes: Mapping[str, Any] | None = None,
+    interval: int | None = None,
+    seeds: int = 3,
+    tune_seeds: int = 1,
+    validation: Any = 0.1,
+    budget: int | None = None,
+    search: str = "listed",
+    sampler: str = "tpe",
+    every: int = 10,
+    metrics: Asked = (),
+    out: str | Path | None = None,
+    resume: bool = False,
+    force: bool = False,
+) -> Swept:
+    """Give each scheme its own best settings, chosen on validation samples, and test these.
+
+    `simulation(scheme, seed, samples, lr=…)` makes each simulation, to train on the `samples` that
+    it is given. `grid` has values for each of its settings, `{"lr": [0.1, 0.2]}`, or a text,
+    `"loguniform(0.01, 1)"`. Of the training samples a share of `validation` is held out to choose
+    on, or `validation` are samples of their own; the best settings are trained on all of `train`
+    with `seeds` fresh seeds and judged on `test`. The rest is as for `compare` and in
+    docs/sweep.md.
+    """
+    chosen = named_schemes(schemes, interval)
+    until, every = check_whole("until =", until, 1), check_whole("every =", every, 1)
+    check_flag("resume", resume)
+    check_flag("force", force)
+    if resume and out is None:
+        raise ValueError("resume=True goes on with runs in a folder: give out, their folder")
+    everything = as_samples(train)
+    samples, held = _held(everything, validation)
+    judged = samples, everything, held, as_samples(test)
+    path = Path(out) if out is not None else next_folder("sweep")
+    with in_python():
+        planned = Sweep(
+            name="partavg.sweep",
+            schemes=tuple(chosen),
+            axes=_axes(grid),
+            seeds=check_whole("seeds =", seeds, 1),
+            tune_seeds=check_whole("tune_seeds =", tune_seeds, 1),
+            out=path,
+            budget=None if budget is None else check_whole("budget =", budget, 1),
+            search=search,
+            sampler=sampler,
+            about={"until": until, "every": every, "validation": held.size},
+        )
+        planned.check()
+        settings = {axis.key: (axis.ends or axis.values)[0] for axis in planned.axes}
+        if problem := mismatch(simulation, None, 0, samples, **settings):
+            raise ValueError(
+                f"{shown(simulation)} is no function of a scheme, a seed, samples and "
+                f"{', '.join(settings)} that makes a simulation: {problem}"
+            )
+        check_page(path / "report.html", force=force or resume)
+        _check_folder(planned, resume=resume, force=force)
+        sweeping = Sweeping(planned, _search(planned, until, every))
+    planned.write()
+    with shown_here() as display:
+        trains = _Trains(planned, simulation, chosen, until, every, metrics, judged, display)
+        clock = Clock(sweeping)
+        display.say(str(clock))
+        sweeping.work(trains, announced(sweeping, display, clock))
+    found = ended(sweeping)
+    entries = [entry for scheme in planned.schemes for entry in sweeping.tests(scheme)]
+    lost = {f"{one.scheme} seed {one.seed}": why_diverged(one.folder) for one in entries}
+    return Swept(
+        path,
+        Comparison(path, entries, found.page, {name: why for name, why in lost.items() if why}),
+        found,
+    )
+
+
+class _Trains:
+    """Trains the tasks of a sweep: makes the simulation of each, all with one engine."""
+
+    def __init__(
+        self,
+        planned: Sweep,
+        simulation: Callable[..., Simulation],
+        schemes: Mapping[str, Any],
+        until: int,
+        every: int,
+        metrics: Asked,
+        judged: tuple[Samples, Samples, Samples, Samples],
+        display: Display,
+    ) -> None:
+        self._simulation, self._schemes, self._until = simulation, schemes, until
+        self._every, self._metrics, self._display = every, metrics, display
+        self._some, self._all, self._held, self._test = judged
+        self._file = planned.out / _ENGINES
+        self._engines = _engines(self._file)
+        self._starts: dict[tuple[Point, bool], Starts] = {}
+
+    def __call__(self, task: Task) -> None:
+        """Train a task from where it was left."""
+        entry, samples = task.entry, self._all if task.tests else self._some
+        settings = dict(task.point)
+        made = self._simulation(self._schemes[entry.scheme], entry.seed, samples, **settings)
+        starts = self._starts.setdefault((task.point, task.tests), Starts(self._engines))
+        starts.check(entry, made)
+        if made.samples.size != samples.size:
+            raise ValueError(
+                f"the simulation trains on {made.samples.size} samples, and the function was given "
+                f"{samples.size}: train on those, or settings are chosen on what was trained on"
+            )
+        write_json(self._file, self._engines)
+        session = SimulationRun(
+            made,
+            self._until,
+            test=self._test if task.tests else self._held,
+            every=self._every,
+            metrics=self._metrics,
+            out=entry.folder.path,
+            resume=entry.folder.exists,
+            judged_on="test" if task.tests else "validation",
+        )
+        try:
+            train_shown(session, task.label, self._display, group="sweep", until=task.until)
+        except Diverged as error:
+            note_diverged(entry, str(error))
+
+
+def _held(train: Samples, validation: Any) -> tuple[Samples, Samples]:
+    """What settings are trained on, and what they are judged on."""
+    if isinstance(validation, bool) or not isinstance(validation, int | float):
+        return train, as_samples(validation)
+    kept, judged = held_out(train.size, validation)
+    return train.some(kept), train.some(judged)
+
+
+def _axes(grid: Any) -> tuple[Axis, ...]:
+    if not isinstance(grid, Mapping) or not grid:
+        raise ValueError(
+            f"grid = {shown(grid)} is no dict of settings and their values: give one like "
+            f"{{'lr': [0.1, 0.2]}}"
+        )
+    return tuple(_axis(key, values) for key, values in grid.items())
+
+
+def _axis(key: Any, values: Any) -> Axis:
+    if not isinstance(key, str) or not re.fullmatch(r"[^\W\d]\w*", key):
+        raise ValueError(f"setting {shown(key)} is no name of an argument: use one like lr")
+    if isinstance(values, str):
+        return Axis.parse(f"{key}={values}")
+    if isinstance(values, Mapping) or not hasattr(values, "__iter__"):
+        raise ValueError(
+            f"grid has {key} = {shown(values)}: list some values, like [0.1, 0.2], or give "
+            f"'loguniform(0.01, 1)'"
+        )
+    return Axis.listed(key, list(values))
+
+
+def _check_folder(planned: Sweep, *, resume: bool, force: bool) -> None:
+    """Raise a ValueError for a folder that holds a sweep which is not to go on; begin it again."""
+    if (planned.out / PLAN).exists() and force:
+        for name in ("tune", "test", "locks"):
+            rmtree(planned.out / name, ignore_errors=True)
+        for name in (PLAN, _ENGINES, "optuna.journal"):
+            (planned.out / name).unlink(missing_ok=True)
+    elif (planned.out / PLAN).exists() and not resume:
+        raise ValueError(
+            f"{planned.out} holds a sweep: use --resume to continue it, --force to begin again, or "
+            f"another --out"
+        )
+    planned.check_same()
+
+
+def _search(planned: Sweep, until: int, every: int) -> Search:
+    if planned.search == "optuna":
+        from partavg.sweeps.optuna_search import OptunaSearch
+
+        return OptunaSearch(planned)
+    return Listed(planned) if planned.search == "listed" else Halving(planned, until, every)
+
+
+def _engines(file: Path) -> Engines:
+    """Those that were chosen before, so that what goes on computes as it did."""
+    if not file.exists():
+        return {}
+    stored = json.loads(file.read_text(encoding="utf-8"))
+    return {kind: (name, chunk) for kind, (name, chunk) in stored.items()}
+
+
+def _cells(tag: str, texts: Sequence[str]) -> str:
+    return "".join(f"<{tag}>{escape(text)}</{tag}>" for text in texts)
