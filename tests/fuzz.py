@@ -402,8 +402,8 @@ def simulations(folder: Path) -> Iterator[Call]:
 
     for name, good, taken in (
         ("grid", {"lr": [0.1]}, set()), ("seeds", 1, set()), ("tune_seeds", 1, set()),
-        ("budget", 3, {"None"}), ("search", "listed", set()), ("validation", 0.5, set()),
-        ("until", 2, set()), ("every", 1, {"10^30"}), ("train", (x, y), set()),
+        ("budget", 3, {"None", "10^30"}), ("search", "listed", set()), ("validation", 0.5, {"0.5"}),
+        ("until", 2, {"10^30"}), ("every", 1, {"10^30"}), ("train", (x, y), set()),
     ):  # fmt: skip
         yield Call(swept, {name: good}, {name: taken}, f"sweep({name}=…)")
     small = {"training.steps": 1, "training.workers": 2, "metrics.evaluate_every": 0}

@@ -12,7 +12,8 @@ import partavg
 
 UNCALLED = {
     "Abilities", "About", "Aggregate", "Comparison", "Discrepancy", "Diverged", "Evaluation",
-    "Metric", "Moment", "Record", "Results", "RunInfo", "Sink", "Solver", "Span", "Step", "Swept", "Sync",
+    "Metric", "Moment", "Record", "Results", "RunInfo", "Sink", "Solver", "Span", "Step", "Swept",
+    "Sync",
 }  # fmt: skip
 """What users get, or write themselves; a Span is looked at by its Partition."""
 LATER = {"Samples"}

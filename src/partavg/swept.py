@@ -15,7 +15,7 @@ from partavg.api import named_schemes, train_shown
 from partavg.backends.simulate import Simulation
 from partavg.cli import output
 from partavg.cli.sweep_report import Ended, announced, ended
-from partavg.core.arguments import check_flag, check_whole
+from partavg.core.arguments import check_flag, check_kind, check_whole
 from partavg.data.convert import as_samples
 from partavg.data.dataset import held_out
 from partavg.data.samples import Samples
@@ -123,6 +123,8 @@ def sweep(
     """
     chosen = named_schemes(schemes, interval)
     until, every = check_whole("until =", until, 1), check_whole("every =", every, 1)
+    check_kind("search", search, str, "the name of one")
+    check_kind("sampler", sampler, str, "the name of one")
     check_flag("resume", resume)
     check_flag("force", force)
     if resume and out is None:

@@ -1,6 +1,9 @@
 import csv
 import json
 import re
+import shutil
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ from partavg.report.latex import latex, to_latex
 from partavg.report.page import page
 from partavg.report.runs import gather, grouped
 from partavg.report.table import comparison as compared
-from partavg.report.table import to_csv
+from partavg.report.table import every_column, to_csv
 
 
 def test_numbers_for_a_spreadsheet(tmp_path: Path) -> None:
@@ -52,7 +55,7 @@ def test_the_best_results_are_bold(tmp_path: Path) -> None:
     change(tmp_path / "partial-seed0", accuracy=0.95, train_loss=0.5)
     text = to_latex(grouped(gather([tmp_path])), ["accuracy", "train_loss", "bytes", "seconds"])
     lines = text.splitlines()
-    assert lines[6] == r"scheme & seeds & accuracy \% & training loss & MB sent & seconds \\"
+    assert lines[7] == r"scheme & seeds & accuracy \% & training loss & MB sent & seconds \\"
     by_name = {line.partition(" & ")[0]: line for line in lines}
     assert r"\mathbf{92.36" in by_name["partial"]
     assert r"$\mathbf{0.250 \pm 0.000}$ & $0.1" in by_name["periodic"], "the lowest loss"
@@ -109,7 +112,8 @@ def test_a_paper_can_be_typeset(tmp_path: Path, seeds: int) -> None:
     said = {1: "one seed: not evidence.}", 2: "two seeds: no interval.}", 3: "over seeds.}"}[seeds]
     assert said in next(line for line in text.splitlines() if line.startswith(r"\caption{"))
     assert re.findall(r"\\begin{(\w+)}", text) == re.findall(r"\\end{(\w+)}", text)[::-1]
-    bare = re.sub(r"\\[{}$%&#_]", "", text.partition("\n")[2])
+    assert text.startswith("% \\usepackage{booktabs, graphicx}\n")
+    bare = re.sub(r"\\[{}$%&#_]", "", text.partition("\n")[2]).replace("{!}{%\n", "{!}{\n")
     assert bare.count("{") == bare.count("}")
     assert bare.count("$") % 2 == 0
     assert "%" not in bare
@@ -147,6 +151,11 @@ def change(path: Path, **values: object) -> None:
 
 
 def test_latex_is_escaped() -> None:
+    assert latex("[1] *") == "{[}1{]} {*}", "no option of the line break before it"
+    assert latex('<a|"b">~^τ λ Ω ≥×−–…') == (
+        r"\textless{}a\textbar{}''b''\textgreater{}\textasciitilde{}\textasciicircum{}"
+        r"$\tau$ $\lambda$ $\Omega$ $\geq$$\times$$-$--\dots{}"
+    )
     assert latex(r"50% of a_b & \c{d}") == r"50\% of a\_b \& \textbackslash{}c\{d\}"
 
 
@@ -154,3 +163,43 @@ def test_columns_without_numbers_are_left_out(tmp_path: Path) -> None:
     path = make(tmp_path / "run")
     (path / "summary.json").write_text('{"steps": 1, "scale": 1.0, "bytes": 5000000}')
     assert compared(grouped(gather([path]))).head == ("scheme", "MB sent")
+
+
+HOSTILE = [
+    "a_b%c", r"x&y#z$1^2~{}", r"back\slash", "größe τ=8 λ ≥ 1 × <lr|0.1> – …", "[1] {", "*2",
+    '"quoted"',
+]  # fmt: skip
+
+
+def test_numbers_that_exploded_are_short(tmp_path: Path) -> None:
+    groups = seeds_of(tmp_path, periodic=(0.8, 0.7, 0.9), b=(0.83, 0.7, 0.92))
+    change(tmp_path / "b-seed0", train_loss=8.7e22, bytes=1e-3)
+    text = to_latex(grouped(gather([tmp_path])))
+    assert r"$2.9\cdot 10^{22} \pm 5.0\cdot 10^{22}$" in text
+    assert not re.search(r"\d{15}|\de[+-]?\d", text)
+    assert groups
+
+
+@pytest.mark.skipif(not shutil.which("pdflatex"), reason="needs pdflatex")
+def test_latex_compiles_it_and_nothing_is_wider_than_the_page(tmp_path: Path) -> None:
+    """Seeds, ties, names with letters that are commands, unfinished runs, numbers that exploded."""
+    values = (0.8, 0.7, 0.9)
+    groups = seeds_of(tmp_path / "3", periodic=values, b=(0.83, 0.7, 0.92), far=(0.6, 0.5, 0.7))
+    hostile = [replace(groups[k % 3], name=name) for k, name in enumerate(HOSTILE)]
+    change(tmp_path / "3/far-seed0", train_loss=8.7e22)
+    exploded = grouped(gather([tmp_path / "3"]))
+    make(tmp_path / "3/open", finished=False)
+    unfinished = grouped(gather([tmp_path / "3"]))
+    one = seeds_of(tmp_path / "1", periodic=(0.8,), b=(0.83,))
+    two = seeds_of(tmp_path / "2", periodic=(0.8, 0.7), b=(0.83, 0.9))
+    wide = [column.key for column in every_column(groups)]
+    tables = [to_latex(each) for each in (groups, hostile, exploded, unfinished, one, two)]
+    begun = [r"\documentclass{article}", r"\usepackage{booktabs, graphicx}", r"\begin{document}"]
+    paper = [*begun, *tables, to_latex(groups, wide), r"\end{document}", ""]
+    (tmp_path / "paper.tex").write_text("\n".join(paper), encoding="utf-8")
+    words = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, check=False)
+    log = (tmp_path / "paper.log").read_text(errors="replace")
+    assert done.returncode == 0, log[-2000:]
+    assert "Overfull" not in log
+    assert (tmp_path / "paper.pdf").stat().st_size > 0

@@ -136,7 +136,7 @@ class Dataset(_Fields):
 
 def held_out(size: int, share: float) -> tuple[Tensor, Tensor]:
     """Which of so many samples stay, and which are held out: the same for all who ask."""
-    count = round(share * size)
+    count = round(share * size) if 0 < share < 1 else 0
     if not 1 <= count < size:
         raise ValueError(
             f"a share of {share:g} of {size} training samples is no validation set: it must hold "

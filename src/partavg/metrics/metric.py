@@ -24,6 +24,8 @@ When = Literal["step", "round", "end"]
 Chart = Literal["none", "plain", "log"]
 Better = Literal["higher", "lower", "neither"]
 
+_LONGEST = 14  # letters of a number
+
 UNITS = {"%": 100.0, "M": 1e-6, "MB": 1e-6}
 """What a value is multiplied by to be shown in a unit; in any other it is shown as it is."""
 
@@ -204,12 +206,12 @@ def distinct(metrics: Iterable[Metric]) -> list[Metric]:
 def number(value: float, form: str) -> str:
     """A number for a table; what is only rounding error reads as 0, and nothing else does.
 
-    >>> number(76.04, ".1f"), number(0.0066, ".1f"), number(1e-12, ".1f")
-    ('76.0', '0.0066', '0.0')
+    >>> number(76.04, ".1f"), number(0.0066, ".1f"), number(1e-12, ".1f"), number(8.7e22, ".1f")
+    ('76.0', '0.0066', '0.0', '8.7e+22')
     """
     text = format(rounded(value), form).rstrip(".")
     hidden = rounded(value) and not re.search("[1-9]", text)
-    return f"{value:.2g}" if hidden else text
+    return f"{value:.2g}" if hidden or len(text) > _LONGEST else text
 
 
 def rounded(value: float) -> float:

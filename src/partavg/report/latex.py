@@ -1,11 +1,13 @@
 """The comparison as a table for a paper."""
 
+import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import mean
 
 from partavg.comparison import mixed
-from partavg.metrics.metric import Column, number
+from partavg.metrics.metric import Column, Metric, number
 from partavg.metrics.table import presented
 from partavg.pairs import LEVEL, NOT_EVIDENCE, best, compared, how
 from partavg.report.runs import Group
@@ -16,17 +18,19 @@ from partavg.report.words import paired
 def to_latex(groups: Sequence[Group], wanted: Sequence[str] | None = None) -> str:
     """The comparison as a table of the booktabs package, the best results in bold.
 
-    Of the columns with these keys or headings, in this order; without any, of all but the seconds.
+    Of the columns with these keys or headings, in this order; without any, of results and traffic.
+    What is wider than the page is shrunk to it, by the package graphicx.
     """
     chosen = _chosen(groups, wanted)
     shown = comparison(groups, chosen)
     marked = [_best(groups, column) for column in chosen]
     first = len(shown.head) - len(chosen)
     lines = [
-        r"% \usepackage{booktabs}",
+        r"% \usepackage{booktabs, graphicx}",
         r"\begin{table}",
         r"\centering",
         rf"\caption{{{latex(_caption(groups))}}}",
+        r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
         rf"\begin{{tabular}}{{l{'r' * (len(shown.head) - 1)}}}",
         r"\toprule",
         " & ".join(map(latex, shown.head)) + r" \\",
@@ -36,16 +40,20 @@ def to_latex(groups: Sequence[Group], wanted: Sequence[str] | None = None) -> st
         bold = [False] * first + [place in those for those in marked]
         cells = map(_number, row[1:], bold[1:])
         lines.append(" & ".join([latex(row[0]), *cells]) + r" \\")
-    lines += [r"\bottomrule", r"\end{tabular}"]
+    lines += [r"\bottomrule", r"\end{tabular}}"]
     if said := _footnote(groups, chosen, any(marked)):
-        lines += ["", r"\smallskip", rf"{{\footnotesize {latex(said)}}}"]
+        lines += ["", r"\smallskip", rf"\parbox{{\linewidth}}{{\footnotesize {latex(said)}}}"]
     return "\n".join([*lines, r"\end{table}", ""])
 
 
 def _chosen(groups: Sequence[Group], wanted: Sequence[str] | None) -> list[Column]:
     every = every_column(groups)
     if wanted is None:
-        return [column for column in every if column.key != "seconds"]
+        return [
+            column
+            for column in every
+            if column.key in (AGAINST, "bytes") or _result(groups, column)
+        ]
     known = {column.heading: column for column in every} | {column.key: column for column in every}
     for name in wanted:
         if name not in known:
@@ -56,15 +64,14 @@ def _chosen(groups: Sequence[Group], wanted: Sequence[str] | None) -> list[Colum
 
 def _best(groups: Sequence[Group], column: Column) -> set[int]:
     """Which groups that ended are best in a column of results, with all that are tied with it."""
-    asked = [metric for group in groups for metric in group.metrics]
-    metric = next((one for one in presented(asked) if column in one.columns), None)
+    metric = _result(groups, column)
     found = {
         place: group.result
         for place, group in enumerate(groups)
         if not group.status and group.result.values(column.key)
     }
     results = list(found.values())
-    if metric is None or metric.kind != "result" or metric.better == "neither":
+    if metric is None or metric.better == "neither":
         return set()
     if len(found) < 2 or mixed(results):
         return set()
@@ -78,6 +85,13 @@ def _best(groups: Sequence[Group], column: Column) -> set[int]:
     reads = next(texts[place] for place, result in found.items() if result is first)
     level = {p for p, result in found.items() if result.scheme in ties or texts[p] == reads}
     return level if len(level) < len(found) else set()
+
+
+def _result(groups: Sequence[Group], column: Column) -> Metric | None:
+    """The metric of a column of results; None of spreads and costs."""
+    asked = [metric for group in groups for metric in group.metrics]
+    found = next((one for one in presented(asked) if column in one.columns), None)
+    return found if found and found.kind == "result" else None
 
 
 def _caption(groups: Sequence[Group]) -> str:
@@ -105,8 +119,26 @@ _LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#",
     "%": r"\%", "_": r"\_", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}",
     "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''",
-    "±": r"$\pm$", "≥": r"$\geq$", "−": "$-$", "–": "--",
+    "±": r"$\pm$", "≥": r"$\geq$", "≤": r"$\leq$", "−": "$-$", "×": r"$\times$", "→": r"$\to$",
+    "[": "{[}", "]": "{]}", "*": "{*}",  # a row that began so would be an option of the one before
+    "–": "--", "—": "---", "…": r"\dots{}", "∞": r"$\infty$", "μ": r"$\mu$", "µ": r"$\mu$",
 }  # fmt: skip
+_GREEK = ("alpha beta gamma delta epsilon zeta eta theta kappa lambda xi pi rho sigma tau phi "
+          "chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega")  # fmt: skip
+
+
+def _greek() -> dict[str, str]:
+    """Greek letters as formulas; those that look like Latin ones have none."""
+    kinds = {True: "SMALL", False: "CAPITAL"}
+    return {
+        unicodedata.lookup(
+            f"GREEK {kinds[name.islower()]} LETTER {name.upper().replace('LAMBDA', 'LAMDA')}"
+        ): f"$\\{name}$"
+        for name in _GREEK.split()
+    }
+
+
+_LATEX |= _greek()
 
 
 def latex(text: str) -> str:
@@ -120,6 +152,11 @@ def _number(text: str, bold: bool = False) -> str:
         return "--"
     marks = [mark for mark in ("tie", "one seed", "two seeds") if text.endswith(f" {mark}")]
     value = text.removesuffix(f" {marks[0]}") if marks else text
+    value = re.sub(r"e([+-]?)0*(\d+)", _power, value)
     formula = value.replace("±", r"\pm").replace("−", "-").replace(" [", r"\ [")
     shown = rf"$\mathbf{{{formula}}}$" if bold else f"${formula}$"
     return f"{shown} {marks[0]}" if marks else shown
+
+
+def _power(exponent: re.Match[str]) -> str:
+    return rf"\cdot 10^{{{exponent[1].removeprefix('+')}{exponent[2]}}}"

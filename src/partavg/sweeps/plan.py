@@ -14,6 +14,7 @@ from partavg.sweeps.space import Axis, Point, called, points
 PLAN = "sweep.json"
 """The file that says what the sweep in a folder is."""
 SEARCHES = ("listed", "halving", "optuna")
+_MOST_SEEDS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,8 +45,8 @@ class Sweep:
         if not self.axes:
             raise ValueError("there is nothing to tune: give --grid training.lr=0.1,0.2")
         for what, count in (("seeds", self.seeds), ("tune-seeds", self.tune_seeds)):
-            if count < 1:
-                raise ValueError(f"{count} {what} give no run: use 1 or more")
+            if not 1 <= count <= _MOST_SEEDS:
+                raise ValueError(f"{count} {what} give no sweep: use 1 to {_MOST_SEEDS}")
         least = len(self.schemes) * self.tune_seeds
         if self.budget is not None and self.budget < least:
             raise ValueError(
