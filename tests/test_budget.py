@@ -143,3 +143,25 @@ def test_a_run_without_its_last_checkpoint_cannot_go_on(tmp_path: Path) -> None:
         tasks.run(tmp_path / "damaged", resume=True, **LONG)
     saved.write_bytes(whole)
     assert tasks.outcome(tmp_path / "damaged") == before, "a refusal loses nothing"
+
+
+FROZEN = {"averaging": {"buffers": "frozen", "freeze_at": 0.5}}
+
+
+def test_statistics_that_were_frozen_at_a_share_of_the_budget_are_refused_with_a_larger_one(
+    tmp_path: Path,
+) -> None:
+    finish(tasks.run(tmp_path / "run", **FROZEN))
+    kept = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match="statistics would have been frozen later; begin again"):
+        tasks.run(tmp_path / "run", resume=True, **FROZEN, **LONG)
+    assert kept == {path: path.read_bytes() for path in kept}, "nothing is lost"
+
+
+def test_stopped_before_or_after_they_are_frozen_a_run_goes_on(tmp_path: Path) -> None:
+    expected = finish(tasks.run(tmp_path / "whole", **FROZEN))
+    for stop in (4, 6, 8):
+        for row in tasks.run(tmp_path / f"at{stop}", **FROZEN):
+            if row["step"] == stop:
+                break
+        assert finish(tasks.run(tmp_path / f"at{stop}", resume=True, **FROZEN)) == expected

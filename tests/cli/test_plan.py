@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from tests import tasks
 
+from partavg import models
 from partavg.cli import main
 from partavg.cli.units import bandwidth, duration
 from partavg.cost import Network, Workload, candidates, recommend
@@ -62,6 +64,29 @@ def test_what_is_local_is_not_sent() -> None:
     refused = plan("--parameters", "100", "--local", "100", *options)
     assert refused.exit_code == 2
     assert "--local 100 of 100 parameters leaves none to average: use 0 to 99" in refused.output
+
+
+def test_frozen_statistics_are_sent_until_they_are_frozen(tmp_path: Path) -> None:
+    """As a run sends them: all of 12 steps in cycles of 4, frozen after two cycles of three."""
+    frozen = {"averaging": {"interval": 4, "buffers": "frozen", "freeze_at": 2 / 3}}
+    made = tasks.run(tmp_path / "run", **frozen)
+    tasks.finish(made)
+    sent = made.folder.summary()["bytes"]
+    model = models.mlp((5,), 3, hidden=[6], batch_norm=True, dropout=0.1)
+    parameters = sum(p.numel() for p in model.parameters())
+    statistics = sum(b.numel() for b in model.buffers() if b.is_floating_point())
+    given = ["--statistics", statistics, "--freeze-at", 2 / 3, "--step-ms", 1, *NETWORK]
+    kept = tmp_path / "plan.json"
+    done = plan("--parameters", parameters, *given, "--interval", 4, "--json", kept)
+    assert f"{parameters} parameters and {statistics} statistics for 67 % of the run" in done.output
+    work = Workload(parameters + round(2 / 3 * statistics), 1e-3)
+    last = 4 * statistics  # they are averaged once more when they are frozen
+    assert sent == pytest.approx(3 * work.size + last, abs=4)
+    whole = plan("--parameters", parameters, *given[:2], *given[4:])
+    assert f"{parameters} parameters and {statistics} statistics, " in whole.output
+    refused = plan("--parameters", parameters, *given[2:])
+    assert refused.exit_code == 2
+    assert "give --statistics, how many there are" in refused.output
 
 
 def test_synchronous_training_is_named_once() -> None:

@@ -28,6 +28,17 @@ Examples:
 @click.option(
     "--local", type=int, default=0, help="How many of them are never averaged (averaging.local)."
 )
+@click.option(
+    "--statistics",
+    type=click.IntRange(min=0),
+    default=0,
+    help="BatchNorm's numbers that are averaged, too: two for each channel.",
+)
+@click.option(
+    "--freeze-at",
+    type=click.FloatRange(0, 1, min_open=True),
+    help="The share of a run after which these are frozen and not sent (averaging.freeze_at).",
+)
 @click.option("--step-ms", type=float, required=True, help="Milliseconds of a step by itself.")
 @click.option("--bandwidth", metavar="SPEED", help="Of each link: 100Mbit, 1GB.")
 @click.option("--latency", metavar="TIME", help="One way: 20ms; 0ms unless given.")
@@ -82,6 +93,8 @@ def plan(
     model: str | None,
     parameters: int | None,
     local: int,
+    statistics: int,
+    freeze_at: float | None,
     step_ms: float,
     bandwidth: str | None,
     latency: str | None,
@@ -116,7 +129,8 @@ def plan(
         options.check_file(kept, ".json", force=force)
         setting = _setting(solver, wire, dtype, memory)
         size = _shared(_size(model, parameters), local)
-        work = Workload(size, step_ms / 1e3, setting.bytes_per_number)
+        numbers, beside_them = _with_statistics(size, statistics, freeze_at)
+        work = Workload(numbers, step_ms / 1e3, setting.bytes_per_number)
         find = link.measured if measure else link.described
         network, said = find(bandwidth, latency, workers, backend)
         if not output.speaks():
@@ -126,7 +140,7 @@ def plan(
         chosen = recommend(found)
         console = output.console()
         click.echo(
-            f"{model or 'model'}: {work.parameters:,} parameters, {_megabytes(work.size)} MB "
+            f"{model or 'model'}: {size:,} parameters{beside_them}, {_megabytes(work.size)} MB "
             f"({wire}); {network.workers} workers, steps of {step_ms:g} ms, {steps:,} in an epoch; "
             f"{said}"
         )
@@ -202,6 +216,20 @@ def _shared(parameters: int, local: int) -> int:
             f"{parameters - 1}"
         )
     return parameters - local
+
+
+def _with_statistics(parameters: int, statistics: int, freeze_at: float | None) -> tuple[int, str]:
+    """How many numbers an averaging of all parts sends, in the mean over a run, and why."""
+    if freeze_at is not None and not statistics:
+        raise ValueError(
+            "--freeze-at is for statistics that are averaged until then: give --statistics, how "
+            "many there are"
+        )
+    if not statistics:
+        return parameters, ""
+    share = 1.0 if freeze_at is None else freeze_at
+    until = "" if freeze_at is None else f" for {freeze_at:.0%} of the run".replace("%", " %")
+    return parameters + round(share * statistics), f" and {statistics:,} statistics{until}"
 
 
 def _steps(samples: int, batch: int, workers: int) -> int:
