@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -133,6 +135,37 @@ def test_vgg_pools_small_images_to_one_pixel() -> None:
     for size in (8, 28, 32):
         convolutions = vgg11((1, size, size), 10)[:-2]
         assert convolutions(torch.randn(2, 1, size, size)).shape == (2, 512, 1, 1)
+
+
+def test_the_lstm_may_begin_as_in_keras() -> None:
+    """As Keras documents it: ranges, orthogonal recurrences, one bias with a forget gate of 1."""
+    torch.manual_seed(0)
+    model = lstm((9,), 2, words=500, width=16, init="keras")
+    assert 0.049 < model.embedding.weight.abs().max() <= 0.05
+    bound = math.sqrt(6 / (16 + 4 * 16))
+    for way in ("l0", "l0_reverse"):
+        given = getattr(model.lstm, f"weight_ih_{way}")
+        assert 0.98 * bound < given.abs().max() <= bound
+        recurrent = getattr(model.lstm, f"weight_hh_{way}")
+        torch.testing.assert_close(recurrent.T @ recurrent, torch.eye(16), atol=1e-5, rtol=0)
+        bias = getattr(model.lstm, f"bias_ih_{way}") + getattr(model.lstm, f"bias_hh_{way}")
+        assert bias.tolist() == [0.0] * 16 + [1.0] * 16 + [0.0] * 32
+    assert model.linear.bias.tolist() == [0.0, 0.0]
+    assert model.linear.weight.abs().max() <= math.sqrt(6 / (32 + 2))
+
+
+def test_dropout_may_drop_whole_channels_of_the_embedding() -> None:
+    seen: list[torch.Tensor] = []
+    for dropped in ("values", "channels"):
+        torch.manual_seed(0)
+        model = lstm((50,), 2, words=500, width=64, dropout=0.5, dropped=dropped)
+        model.lstm.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+        model(torch.randint(1, 500, (8, 50)))
+    single, whole = (one == 0 for one in seen)
+    assert 0.45 < single.float().mean() < 0.55
+    assert (whole.any(1) == whole.all(1)).all(), "a channel is dropped for all words or for none"
+    assert 0.4 < whole.float().mean() < 0.6
+    assert not (single.any(1) == single.all(1)).all()
 
 
 def test_the_lstm_reads_to_the_end_in_both_directions() -> None:

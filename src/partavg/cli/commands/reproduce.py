@@ -44,7 +44,7 @@ def reproduce(
     resume: bool,
     force: bool,
 ) -> None:
-    """Run the recipes of a TABLE of the paper (table1 to table5, or all), of lm, or one recipe.
+    """Run the recipes of a TABLE of the paper (table1 to table6, or all), of lm, or one recipe.
 
     They run one after another, each scheme with each seed; then what the paper reports is printed
     beside what was measured, with the sign of partial − periodic. The recipes of lm compare methods

@@ -1,0 +1,67 @@
+"""Tables of pages are those of results/: made again, and compared."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.limits import seconds
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import paper_tables  # noqa: E402
+
+PAGES = paper_tables.PAGES
+
+
+def rows(text: str) -> Iterator[str]:
+    """The lines of the tables in a page."""
+    return (line for line in text.splitlines() if line.startswith("|"))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_tables_of_the_paper_are_made_of_results(name: str) -> None:
+    page = (ROOT / name).read_text(encoding="utf-8")
+    assert paper_tables.written(page) == page, "run python tools/paper_tables.py"
+
+
+def test_every_table_is_on_a_page_and_no_other_has_accuracies() -> None:
+    pages = [(ROOT / name).read_text(encoding="utf-8") for name in PAGES]
+    marked = [name for page in pages for _, name, _, _ in paper_tables.MARKS.findall(page)]
+    assert sorted(marked) == sorted(paper_tables.TABLES)
+    for page in pages:
+        by_hand = "\n".join(rows(paper_tables.MARKS.sub("", page)))
+        assert not re.search(r"\b\d\d\.\d\d\b", by_hand), "a number that nothing checks"
+
+
+def test_a_number_that_is_not_that_of_results_is_noticed() -> None:
+    page = (ROOT / PAGES[0]).read_text(encoding="utf-8")
+    forged = page.replace("88.30 ± 0.27", "88.90 ± 0.27")
+    assert forged != page
+    assert paper_tables.written(forged) == page
+
+
+def test_cells_are_those_of_the_list_of_all_cells() -> None:
+    """`results.csv`, written by `partavg reproduce`, has the same means and deviations."""
+    shown = paper_tables.table("cells")
+    for row in paper_tables.rows("results.csv"):
+        if row["recipe"].startswith(("table1", "table2", "table3")):
+            deviation = row["measured_deviation"]
+            spread = f" ± {float(deviation):.2f}" if deviation else ""
+            reported, measured = float(row["reported"]), float(row["measured"])
+            assert f"| {reported:.2f} / {measured:.2f}{spread} |" in shown, row
+
+
+def test_the_tables_of_language_models_are_those_of_the_rows() -> None:
+    words = [sys.executable, "benchmarks/lm_study.py", "--show", "--out", "results/lm"]
+    done = subprocess.run(
+        words, cwd=ROOT, capture_output=True, text=True, timeout=seconds(120), check=True
+    )
+    page = (ROOT / "docs" / "language-models.md").read_text(encoding="utf-8")
+    numbers = page.partition("## Numbers")[2].partition("\n## ")[0]
+    shown = [line for line in numbers.splitlines() if line.startswith(("| ", "### "))]
+    assert len(shown) > 30
+    assert shown == [line for line in done.stdout.splitlines() if line.startswith(("| ", "### "))]
