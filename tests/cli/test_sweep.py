@@ -27,6 +27,7 @@ def test_sweep(recipe: Path, tmp_path: Path) -> None:
     for words in (
         "periodic, lr = 0.05: ",
         "% on validation samples",
+        "partial seed 2: tested (8 of 8 runs)",
         "best settings",
         "Chosen on validation samples by accuracy, one seed: periodic lr = 0.0",
         "On the test set, with fresh seeds: ",

@@ -21,6 +21,7 @@ from partavg.report.table import TextTable
 from partavg.report.tried import of_tried
 from partavg.sinks.progress import Display
 from partavg.sweeps.findings import Tuned, lost, said, tested, tuned
+from partavg.sweeps.outcome import outcome
 from partavg.sweeps.runner import Clock, Sweeping
 from partavg.sweeps.space import called
 from partavg.verdict import name, verdict
@@ -30,8 +31,8 @@ _HEAD = ("scheme", "best settings", "on validation samples", "settings tried", "
 
 
 def announced(sweeping: Sweeping, shown: Display, clock: Clock) -> Callable[[], None]:
-    """What tells of every trial that is over, whoever trained it."""
-    known: set[tuple[str, int, int | None]] = set()
+    """What tells of every trial and every test that is over, whoever trained it."""
+    known: set[object] = set()
 
     def announce(*, quiet: bool = False) -> None:
         for one in tuned(sweeping):
@@ -46,6 +47,15 @@ def announced(sweeping: Sweeping, shown: Display, clock: Clock) -> Callable[[], 
                         f"{one.scheme}, {called(tried.trial.point)}: {one.value(tried)} on "
                         f"validation samples{at} ({clock})"
                     )
+
+            for entry in sweeping.tests(one.scheme):
+                found = outcome(entry.folder)
+                if found is None or entry in known:
+                    continue
+                known.add(entry)
+                if not quiet:
+                    ended = "diverged" if found.diverged else "tested"
+                    shown.say(f"{one.scheme} seed {entry.seed}: {ended} ({clock})")
 
     announce(quiet=True)
     return announce
