@@ -124,8 +124,15 @@ def participation(config: Config) -> Participation | None:
     active = max(1, nearest(options.fraction, Fraction(workers)))
     if active == workers and not options.every:
         return None
-    seed = config.training.seed
-    return Participation(workers, active, options.every, options.redistribution, seed)
+    return Participation(
+        workers,
+        active,
+        options.every,
+        options.redistribution,
+        config.training.seed,
+        config.averaging.interval,
+        options.rolling,
+    )
 
 
 def pace(config: Config) -> Pace | None:

@@ -71,6 +71,7 @@ class ParticipationOptions:
     fraction: Annotated[float, Gt(0), Le(1)] = 1.0
     every: Annotated[int, Ge(0)] = 0
     redistribution: Redistribution = "permute"
+    rolling: bool = False
     bank: Bank = "device"
 
 

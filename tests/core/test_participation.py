@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -11,12 +12,15 @@ from hypothesis import strategies as st
 from tests.problems import LAYOUT, Quadratic, plan, quadratic_batches, start
 from torch import Tensor
 
+from partavg.core import rolling
 from partavg.core.abilities import Abilities
 from partavg.core.loop import Batch, Gradients, train
 from partavg.core.participation import Participation
 from partavg.core.plan import Plan
 from partavg.core.reduce import alone
+from partavg.core.rolling import rolled
 from partavg.core.schedule import Schedule
+from partavg.core.seeds import fold
 from partavg.core.settle import redistribute_
 from partavg.core.solver import Solver, State, Sync
 from partavg.core.workers import Workers
@@ -52,6 +56,16 @@ def trained(schedule: Schedule, who: Participation, weights: Tensor | None = Non
     return workers
 
 
+def in_turn(who: Participation, step: int) -> list[int]:
+    """The slots that change hands before a step, by counting."""
+    gap = who.interval if who.rolling else who.every
+    if not who.every or step == 1 or (step - 1) % gap:
+        return []
+    turns = who.every // gap
+    turn = ((step - 1) // gap - 1) % turns
+    return [slot for slot in range(who.active) if ((slot + 1) * turns - 1) // who.active == turn]
+
+
 def textbook(schedule: Schedule, who: Participation, weights: Tensor) -> Tensor:
     """The same with a list of models and plain loops."""
     columns = [
@@ -78,7 +92,8 @@ def textbook(schedule: Schedule, who: Participation, weights: Tensor) -> Tensor:
                 for part in columns:
                     average(part, clients)
             if who.redistribution == "listen":
-                slots = [(heard.clone(), v) for _, v in slots]
+                for slot in in_turn(who, step):
+                    slots[slot] = heard.clone(), slots[slot][1]
             if who.redistribution == "none":
                 home |= dict(zip(clients, slots, strict=True))
                 slots = [home[client] for client in now]
@@ -91,9 +106,10 @@ def textbook(schedule: Schedule, who: Participation, weights: Tensor) -> Tensor:
         for part in schedule(step):
             before = [(x.clone(), v) for x, v in slots]
             average(columns[part], clients)
-            if who.redistribution == "listen" and -step % who.every < schedule.interval:
+            if who.redistribution == "listen":
                 heard[columns[part]] = slots[0][0][columns[part]]
-                slots = before
+                for slot in in_turn(who, step + 1 + -step % schedule.interval):
+                    slots[slot] = before[slot]
     return torch.stack([x for x, _ in slots])
 
 
@@ -112,18 +128,104 @@ def test_training_is_the_textbooks(
     )
 
 
-@pytest.mark.parametrize("active", [2, 5, 6])
+@pytest.mark.parametrize("in_turns", [False, True])
+@pytest.mark.parametrize("active", [1, 2, 5])
 @pytest.mark.parametrize("schedule", [Schedule(5, 1), Schedule(5, 5), Schedule(6, 2)])
 @pytest.mark.parametrize("cycles", [1, 2, 3])
-def test_who_comes_next_listens(schedule: Schedule, active: int, cycles: int) -> None:
+def test_who_comes_next_listens(
+    schedule: Schedule, active: int, cycles: int, in_turns: bool
+) -> None:
     interval = schedule.interval
-    who = Participation(CLIENTS, active, cycles * interval, "listen", 3, interval)
+    who = Participation(CLIENTS, active, cycles * interval, "listen", 3, interval, in_turns)
     weights = torch.arange(1, CLIENTS + 1).double() / 21
     expected = textbook(schedule, who, weights)
     found = trained(schedule, who, weights)
     torch.testing.assert_close(found.params, expected, rtol=1e-12, atol=1e-12)
-    stays = replace(who, every=0, redistribution="permute")
+    stays = replace(who, every=0, redistribution="permute", rolling=False)
     assert found.bytes == trained(schedule, stays, weights).bytes, "nothing more is sent"
+
+
+@pytest.mark.parametrize("cycles", [0, 1, 2])
+def test_where_all_are_active_nobody_comes_and_nobody_listens(cycles: int) -> None:
+    schedule = Schedule(5, 5)
+    who = Participation(CLIENTS, CLIENTS, cycles * 5, "listen", 3, 5)
+    weights = torch.arange(1, CLIENTS + 1).double() / 21
+    stays = Participation(CLIENTS, CLIENTS)
+    for one in (who, replace(who, rolling=True)) if cycles else (who,):
+        found, expected = trained(schedule, one, weights), trained(schedule, stays, weights)
+        assert torch.equal(found.params, expected.params)
+
+
+@pytest.mark.parametrize("active", [1, 2, 5, 6])
+@pytest.mark.parametrize("redistribution", ["permute", "none"])
+@pytest.mark.parametrize("schedule", [Schedule(5, 1), Schedule(4, 4), Schedule(6, 2)])
+@pytest.mark.parametrize("cycles", [1, 2, 3])
+def test_slots_that_change_hands_in_turn_are_the_textbooks(
+    schedule: Schedule, redistribution: str, active: int, cycles: int
+) -> None:
+    interval = schedule.interval
+    who = Participation(CLIENTS, active, cycles * interval, redistribution, 3, interval, True)
+    weights = torch.arange(1, CLIENTS + 1).double() / 21
+    found, expected = trained(schedule, who, weights), textbook(schedule, who, weights)
+    torch.testing.assert_close(found.params, expected, rtol=1e-12, atol=1e-12)
+    for step in range(1, STEPS + 1):
+        slots = range(active)[who.changing(step)]
+        assert list(slots) == (in_turn(who, step) if active < CLIENTS else [])
+        assert who.changes(step) == bool(slots)
+
+
+@pytest.mark.parametrize("redistribution", ["permute", "listen", "none"])
+@pytest.mark.parametrize("schedule", [Schedule(5, 1), Schedule(5, 5)])
+def test_with_one_turn_all_change_hands_as_ever(schedule: Schedule, redistribution: str) -> None:
+    who = Participation(CLIENTS, 3, 5, redistribution, interval=5)
+    one, other = (trained(schedule, w) for w in (who, replace(who, rolling=True)))
+    assert torch.equal(one.params, other.params)
+    assert (one.bytes, one.messages) == (other.bytes, other.messages)
+
+
+@given(
+    st.integers(1, 30), st.integers(1, 5), st.integers(1, 12), st.integers(0, 5), st.data()
+)  # fmt: skip
+def test_rolling_draws(
+    clients: int, interval: int, cycles: int, seed: int, data: st.DataObject
+) -> None:
+    active = data.draw(st.integers(1, clients))
+    redistribution = data.draw(st.sampled_from(["permute", "listen", "none"]))
+    who = Participation(
+        clients, active, cycles * interval, redistribution, seed, interval, rolling=True
+    )
+    drawn = [who(step) for step in range(1, 3 * who.every + 2)]
+    rolled.cache_clear()
+    for step in sorted(range(1, len(drawn)), key=lambda step: fold(seed, step)):
+        assert np.array_equal(who(step), drawn[step - 1]), "whatever is asked for first"
+        assert len(set(drawn[step].tolist())) == active
+        assert set(drawn[step].tolist()) <= set(range(clients))
+        stay = np.ones(active, bool)
+        stay[who.changing(step + 1)] = False
+        assert np.array_equal(drawn[step][stay], drawn[step - 1][stay])
+    for begin in range(1, 2 * who.every if active < clients else 0, interval):
+        slots = [range(active)[who.changing(s)] for s in range(begin + 1, begin + who.every + 1)]
+        assert sorted(slot for some in slots for slot in some) == list(range(active)), "all, once"
+
+
+def test_every_client_has_its_turn_equally_often_where_draws_are_rolling() -> None:
+    who = Participation(clients=20, active=6, every=4, rolling=True)
+    turns = np.bincount(np.concatenate([who(step) for step in range(1, 8001)]), minlength=20)
+    assert abs(turns - 2400).max() < 4 * (2000 * 0.3 * 0.7) ** 0.5 * 4
+    coming = [who(step + 1)[who.changing(step + 1)] for step in range(1, 8001)]
+    counts = np.bincount(np.concatenate(coming), minlength=20)
+    assert abs(counts - 600).max() < 4 * (12000 * 0.05 * 0.95) ** 0.5
+
+
+def test_a_long_run_keeps_few_draws_and_goes_through_each_once() -> None:
+    who = Participation(clients=50, active=10, every=30, interval=10, seed=7, rolling=True)
+    with patch.object(rolling, "fold", wraps=fold) as made:
+        last = who(50_000)
+        for step in range(50_000, 50_100):
+            who(step)
+        assert made.call_count < 5_000 + 20
+    assert len(set(last.tolist())) == 10
+    assert rolled.cache_info().currsize <= 64
 
 
 class HalfWay(SGD):
@@ -199,6 +301,13 @@ def test_when_all_are_active_models_move_only_by_permutation() -> None:
         ((8, 9), "9 of 8 clients cannot be active"),
         ((8, 4, -1), "a draw every -1 steps makes no sense"),
         (
+            (8, 4, 10, "average", 0, 5, True),
+            "rolling draws .* 'average' .*: use permute, listen or",
+        ),
+        ((8, 4, 0, "permute", 0, 5, True), "rolling draws need steps .*: give every"),
+        ((8, 4, 9, "permute", 0, 5, True), "whole cycles, and a draw every 9 steps .* example 10"),
+        ((8, 4, 2, "listen", 0, 5), "every 2 steps is no multiple of the interval 5: .* example 5"),
+        (
             (8, 4, 1, "swap"),
             "redistribution 'swap' is not known: use permute, average, listen, none",
         ),
@@ -259,6 +368,18 @@ def test_what_was_just_averaged_is_not_sent_again(
 ) -> None:
     found = spent(schedule, Participation(4, 2, every, redistribution), 20)
     assert found == (pytest.approx(models, rel=0.02), messages)
+
+
+@pytest.mark.parametrize(("redistribution", "handed"), [("permute", 0.8), ("listen", 0)])
+@pytest.mark.parametrize("active", [2, 3, 7])
+def test_only_the_models_of_those_who_come_move(
+    active: int, redistribution: str, handed: float
+) -> None:
+    """In 6 cycles of 5 steps all slots change twice, whatever their number, but for one turn."""
+    who = Participation(9, active, 15, redistribution, 0, 5, rolling=True)
+    models, messages = spent(Schedule(5, 5), who, 31)
+    assert models == pytest.approx(6.2 + 2 * handed, rel=0.02)
+    assert messages == 31 + 2 * (handed > 0)
 
 
 @pytest.mark.parametrize("shuffle", [None, 1])

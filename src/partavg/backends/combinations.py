@@ -97,9 +97,16 @@ def check_listening(
     called: str = "",
 ) -> None:
     """Raise a ValueError for what does not go with averages that those who leave do not get."""
-    if participation is None or participation.redistribution != "listen":
+    if participation is None:
         return
     in_cycles(participation, schedule)
+    if participation.rolling and (adapt is not None or schedule.multiples):
+        raise ValueError(
+            "participation.rolling = true does not go with an interval that adapts, nor with a "
+            "schedule with multiples: its draws come after cycles; leave one of them out"
+        )
+    if participation.redistribution != "listen":
+        return
     others = {
         f"averaging.delay = {delay}": delay > 0,
         f"averaging.mix = {mix}": mix is not None,

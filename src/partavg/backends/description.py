@@ -117,7 +117,9 @@ def given_settings(
 
 def _told(who: Participation) -> dict[str, Any]:
     """What decides who is active; the interval is said elsewhere."""
-    return {name: value for name, value in asdict(who).items() if name != "interval"}
+    told = asdict(who)
+    del told["interval"]
+    return told if who.rolling else {k: v for k, v in told.items() if k != "rolling"}  # as in 0.1
 
 
 def made_settings(

@@ -12,7 +12,7 @@ from partavg.core.abilities import abilities
 from partavg.core.aggregate import About, one_message, weighted_sum
 from partavg.core.arrival import count_on_, counters_of
 from partavg.core.average import collect, deliver_, discrepancy
-from partavg.core.listen import hear_
+from partavg.core.listen import not_leaving
 from partavg.core.mean import at_rest
 from partavg.core.partition import Span
 from partavg.core.plan import Plan
@@ -74,11 +74,8 @@ def average_(
     except LeftOut:
         count_on_(workers, part, plan, solver, sync)
         return
-    if plan.listened_to(workers.step):
-        hear_(workers, part, plan, total, lengths, solver=solver, sync=sync)
-        return
     _, statistics = workers.columns((), buffer_spans)
-    with recalled(workers, share, solver) as (memory, places):
+    with not_leaving(workers, part, plan), recalled(workers, share, solver) as (memory, places):
         deliver_(share.params, statistics, total, lengths, memory, places, solver=solver, sync=sync)
     share.note_common_()
     for rows, before in zip(share.params, own, strict=bool(own)):

@@ -1,57 +1,47 @@
 """A hand-over that costs nothing: who comes next takes each average in place of who leaves."""
 
-from jaxtyping import Float
-from torch import Tensor, cat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
 
-from partavg.core.abilities import abilities
-from partavg.core.average import deliver_
+from torch import cat
+
 from partavg.core.plan import Plan
-from partavg.core.solver import Solver, Sync
 from partavg.core.views import Slices, spread_
 from partavg.core.workers import Workers
 
 
-def hear_(
-    workers: Workers,
-    part: int,
-    plan: Plan,
-    total: Float[Tensor, "_"],
-    lengths: list[int],
-    *,
-    solver: Solver,
-    sync: Sync,
-) -> None:
-    """Keep an average for those who come next; those who leave do not get it, and drift on.
+@contextmanager
+def not_leaving(workers: Workers, part: int, plan: Plan) -> Iterator[None]:
+    """Inside, an average is given to all workers; who leaves has nothing of it after that.
 
-    What a worker remembers for itself it knows without the average. What all remember together
-    changes for those who come only.
+    It is kept for those who come next. Who leaves drifts on: what a worker remembers for itself it
+    knows without the average, but what all remember together is for it as it was.
     """
-    spans = plan.partition.parts[part]
-    width = sum(stop - start for start, stop in spans)
-    statistics = sum(stop - start for start, stop in plan.buffer_parts[part])
-    middle = len(total) - statistics
-    heard = {"params": total[:width], "buffers": total[middle:]}
-    if not abilities(solver).plain:
-        params = [rows.clone() for rows in Slices(workers.params, spans)]
-        memory = {k: v.clone() if k in plan.shared else v for k, v in workers.memory.items()}
-        own = lengths[: len(lengths) - len(plan.buffer_parts[part])]
-        deliver_(params, [], total[:middle], own, memory, spans, solver=solver, sync=sync)
-        heard["params"] = cat([rows[0] for rows in params])
-        for name in plan.shared:
-            heard[f"memory.{name}"] = cat([memory[name][0, a:b] for a, b in spans])
+    leaving = plan.leaving(workers.step)
+    if leaving is None:
+        yield
+        return
+    params, buffers = workers.columns(plan.partition.parts[part], plan.buffer_parts[part])
+    own = [view[leaving].clone() for view in chain(params, buffers)]
+    if not workers.behind:
+        workers.behind = {name: workers.memory[name].clone() for name in plan.shared}
+    yield
     workers.heard.pop(part, None)  # the last that is heard comes last
-    workers.heard[part] = heard
+    workers.heard[part] = {
+        name: cat([workers.params.new_empty(0), *(view[0] for view in views)])
+        for name, views in (("params", params), ("buffers", buffers))
+    }
+    for view, before in zip(chain(params, buffers), own, strict=True):
+        view[leaving] = before
 
 
-def hand_over_(workers: Workers, plan: Plan) -> None:
-    """Let those who come begin with what they heard: each part as it was last averaged."""
+def hand_over_(workers: Workers, plan: Plan, rows: slice) -> None:
+    """Let those who come into some rows begin with what they heard: each part as last averaged."""
+    params, buffers = workers.params[rows], workers.buffers[rows]
     for part, heard in workers.heard.items():
-        spans = plan.partition.parts[part]
-        spread_(Slices(workers.params, spans), heard["params"])
-        spread_(Slices(workers.buffers, plan.buffer_parts[part]), heard["buffers"])
-        for name in plan.shared & workers.memory.keys():
-            if f"memory.{name}" in heard:
-                spread_(Slices(workers.memory[name], spans), heard[f"memory.{name}"])
-    workers.heard = {}
-    workers.steps.zero_()
-    workers.lr_sum.zero_()
+        spread_(Slices(params, plan.partition.parts[part]), heard["params"])
+        spread_(Slices(buffers, plan.buffer_parts[part]), heard["buffers"])
+    workers.heard, workers.behind = {}, {}
+    workers.steps[rows] = 0
+    workers.lr_sum[rows] = 0

@@ -17,7 +17,7 @@ from partavg.core.partition import Span
 from partavg.core.plan import Plan
 from partavg.core.reduce import Reduce, alone
 from partavg.core.settle import redistribute_
-from partavg.core.solver import Solver, Step
+from partavg.core.solver import Solver, State, Step
 from partavg.core.workers import Workers
 
 
@@ -127,7 +127,7 @@ def train(
         for rows, values, pieces in engine(workers.params, workers.buffers, batch):
             losses.append(values)
             watch("solver")
-            _step_(workers, solver, rows, pieces, rate, stepping, plan.partition.local)
+            _step_(workers, solver, rows, pieces, rate, stepping, plan)
             watch("engine")
         if resting:
             workers.buffers[resting[0]] = resting[1]
@@ -151,14 +151,17 @@ def _step_(
     pieces: Iterable[tuple[slice, Tensor]],
     lr: float,
     stepping: Tensor | None,
-    local: Sequence[Span] = (),
+    plan: Plan,
 ) -> None:
     """Take the local step of some rows, or of those of them that take one.
 
     In local columns it is that of the lowest solver: those above look at averages.
     """
-    count = len(workers.params)
+    local: Sequence[Span] = plan.partition.local
+    leaving = plan.leaving(workers.step + 1) if workers.behind else None
     runs = [rows] if stepping is None else _runs(stepping, rows)
+    if leaving:
+        runs = [piece for run in runs for piece in _cut_rows(run, leaving)]
     own_taken = workers.taken if workers.local_taken is None else workers.local_taken
     if lowest(solver) is solver and own_taken is workers.taken:
         local = ()  # all columns step alike
@@ -169,13 +172,20 @@ def _step_(
         for columns, grads, is_local in _cut(*piece, local) if local else ((*piece, False),):
             mine, taken = (lowest(solver), own_taken) if is_local else (solver, workers.taken)
             for run in runs:
-                memory = {
-                    name: (tensor[run] if len(tensor) == count else tensor)[:, columns]
-                    for name, tensor in workers.memory.items()
-                }
+                memory = _memory(workers, run, columns, leaving)
                 own = grads[run.start - rows.start : run.stop - rows.start]
                 whole = layout and layout.between(columns.start, columns.stop)
                 mine.step_(workers.params[run, columns], own, memory, Step(lr, taken[run], whole))
+
+
+def _memory(workers: Workers, run: slice, columns: slice, leaving: slice | None) -> State:
+    """What is remembered of some rows: their own, and what they have in common with all."""
+    count = len(workers.params)
+    common = workers.behind if leaving and leaving.start <= run.start < leaving.stop else {}
+    return {
+        name: common.get(name, tensor[run] if len(tensor) == count else tensor)[:, columns]
+        for name, tensor in workers.memory.items()
+    }
 
 
 def _joined(pieces: Iterable[tuple[slice, Tensor]]) -> tuple[slice, Tensor]:
@@ -193,6 +203,12 @@ def _cut(
     for start, stop in pairwise(sorted(ends)):
         own = any(first <= start < last for first, last in local)
         yield slice(start, stop), grads[:, start - piece.start : stop - piece.start], own
+
+
+def _cut_rows(run: slice, at: slice) -> list[slice]:
+    """A range of rows cut where another begins and ends."""
+    inside = (min(max(place, run.start), run.stop) for place in (at.start, at.stop))
+    return [slice(*ends) for ends in pairwise(sorted({run.start, run.stop, *inside}))]
 
 
 def _runs(stepping: Tensor, rows: slice) -> list[slice]:

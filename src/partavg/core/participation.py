@@ -1,8 +1,7 @@
 """Partial participation: which clients train at a step, and what becomes of the models."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partavg.core.arguments import check_choice, check_whole
-from partavg.core.seeds import fold
+from partavg.core.rolling import block, order_of, rolled
 
 Redistribution = Literal["permute", "average", "listen", "none"]
 
@@ -40,14 +39,14 @@ class Participation:
     `interval` steps, to which they listened in place of those who leave ("listen"), or each client
     goes on with the model that it had itself when it was last active ("none").
 
-    Where draws are `rolling`, slots change hands in turn: some after each cycle of `interval` steps,
-    so that all have changed after `every` steps.
+    Where draws are `rolling`, slots change hands in turn: some after each cycle of `interval`
+    steps, so that all have changed after `every` steps.
 
     >>> Participation(clients=8, active=2, every=10)(1).shape
     (2,)
-    >>> who = Participation(clients=8, active=4, every=10, interval=5, rolling=True)
-    >>> (who(6) == who(1)).tolist()
-    [True, True, False, False]
+    >>> who = Participation(clients=20, active=4, every=10, interval=5, rolling=True)
+    >>> (who(6) == who(1)).tolist(), (who(11) == who(6)).tolist()
+    ([False, False, True, True], [True, True, False, False])
     """
 
     clients: int
@@ -71,24 +70,28 @@ class Participation:
         if self.every < 0:
             raise ValueError(f"a draw every {self.every} steps makes no sense: use 0 for never")
         check_choice("redistribution", self.redistribution, get_args(Redistribution))
+        self._check_cycles()
+
+    def _check_cycles(self) -> None:
+        """Raise a ValueError for hands that could not change after whole cycles."""
         if self.rolling and self.redistribution == "average":
             raise ValueError(
-                "rolling draws come after every cycle, and with redistribution 'average' all workers "
-                "would send their whole model each time: use permute, listen or none"
+                "rolling draws come after every cycle, and with redistribution 'average' all would "
+                "send their whole model each time: use permute, listen or none"
             )
-        if (self.rolling or self.redistribution == "listen") and (
-            not self.every or self.every % self.interval
-        ):
+        if self.rolling and not self.every:
+            raise ValueError("rolling draws need steps after which all have changed: give every")
+        if self.every % self.interval and (self.rolling or self.redistribution == "listen"):
             near = max(1, round(self.every / self.interval)) * self.interval
-            why = (
-                "clients hear each part once before they become active"
-                if self.redistribution == "listen"
-                else "slots change hands after whole cycles"
-            )
-            way = "redistribution 'listen'" if self.redistribution == "listen" else "rolling draws"
+            why = "rolling draws come after whole cycles"
+            if self.redistribution == "listen":
+                why = (
+                    "with redistribution 'listen' clients hear each part once before they become "
+                    "active"
+                )
             raise ValueError(
-                f"with {way} {why}, and a draw every {self.every} steps is no multiple of the "
-                f"interval {self.interval}: use for example {near}"
+                f"{why}, and a draw every {self.every} steps is no multiple of the interval "
+                f"{self.interval}: use for example {near}"
             )
 
     def __call__(self, step: int) -> NDArray[np.int64]:
@@ -97,75 +100,51 @@ class Participation:
 
     def draw(self, step: int) -> int:
         """How many draws came before that of a step."""
-        return (step - 1) // self._gap if self.every else 0
-
-    @property
-    def _gap(self) -> int:
-        """Steps between two draws."""
-        return self.interval if self.rolling else self.every
+        gap = self.interval if self.rolling else self.every
+        return (step - 1) // gap if gap else 0
 
     def drawn(self, number: int) -> NDArray[np.int64]:
         """The client in each slot after so many draws."""
         if self.active == self.clients and not self.moves:
             return np.arange(self.clients)
-        if self.rolling:
-            return self._rolled(number)
-        return _order(self.seed, self.clients, number)[: self.active]
+        if self._turns > 1:
+            return rolled(self.seed, self.clients, self.active, self._turns, number)
+        return order_of(self.seed, self.clients, number)[: self.active]
 
-    def _rolled(self, number: int) -> NDArray[np.int64]:
-        """The same, where each draw goes on from the one before."""
-        known = _rolled_so_far(replace(self, redistribution="permute"))
-        for count in range(len(known), number + 1):
-            slots = known[count - 1].copy() if count else np.full(self.active, -1)
-            block = self.block(count) if count else slice(0, self.active)
-            slots[block] = -1
-            order = _order(self.seed, self.clients, count)
-            slots[block] = order[~np.isin(order, slots)][: len(slots[block])]
-            slots.flags.writeable = False
-            known[count] = slots
-        return known[number]
+    def changing(self, step: int) -> slice:
+        """The slots that change hands before a step: none, all, or those whose turn it is."""
+        number = self.draw(step)
+        waits = not self.moves and (self.rolling or self.redistribution == "listen")
+        if step == 1 or number == self.draw(step - 1) or waits:
+            return slice(0, 0)
+        return block(self.active, self._turns, number)
 
-    def block(self, number: int) -> slice:
-        """The slots that change hands with a draw: all, or those whose turn it is."""
-        turns = self.every // self._gap if self.every else 1
-        turn = number % turns
-        return slice(-(-turn * self.active // turns), -(-(turn + 1) * self.active // turns))
+    def changes(self, step: int) -> bool:
+        """Whether slots change hands before a step."""
+        slots = self.changing(step)
+        return slots.start < slots.stop
+
+    def leaving(self, step: int) -> slice:
+        """The slots in which averages go to who comes next, not to who is about to leave."""
+        if self.redistribution != "listen":
+            return slice(0, 0)
+        return self.changing(step + self.interval - (step - 1) % self.interval)
 
     @property
     def moves(self) -> bool:
-        """Whether a row ever reads the samples of another client."""
-        return self.every > 0 and (self.active < self.clients or self.redistribution == "permute")
+        """Whether a row ever reads the samples of another client.
+
+        Where all are active nobody can come, but models may change hands among them.
+        """
+        permutes = self.redistribution == "permute" and not self.rolling
+        return self.every > 0 and (self.active < self.clients or permutes)
 
     @property
     def puts_away(self) -> bool:
         """Whether clients keep their models while others train."""
         return self.moves and self.redistribution == "none"
 
-    def leaving(self, step: int) -> slice:
-        """The slots in which averages go to who comes next, not to who is about to leave."""
-        next_cycle = step + self.interval - (step - 1) % self.interval
-        if self.redistribution != "listen" or not self.changes(next_cycle):
-            return slice(0, 0)
-        return self.block(self.draw(next_cycle))
-
-    def changes(self, step: int) -> bool:
-        """Whether slots change hands before this step."""
-        number = self.draw(step)
-        if step == 1 or number == self.draw(step - 1):
-            return False
-        block = self.block(number)
-        return block.start < block.stop
-
-
-@lru_cache(maxsize=64)
-def _order(seed: int, clients: int, number: int) -> NDArray[np.int64]:
-    """All clients in the order in which a draw takes them."""
-    order = np.random.default_rng(fold(seed, "participation", number)).permutation(clients)
-    order.flags.writeable = False
-    return order
-
-
-@lru_cache(maxsize=8)
-def _rolled_so_far(who: Participation) -> dict[int, NDArray[np.int64]]:
-    """Draws that were made, by their number from 0 on without a gap."""
-    return {}
+    @property
+    def _turns(self) -> int:
+        """Draws after which all slots have changed hands."""
+        return self.every // self.interval if self.rolling else 1

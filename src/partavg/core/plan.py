@@ -78,9 +78,17 @@ class Plan:
         mask = mask[self.rows]
         return None if mask.all() else torch.from_numpy(mask)
 
-    def listened_to(self, step: int) -> bool:
-        """Whether averages go to those who come next, not to those who are about to leave."""
-        return self.participation is not None and self.participation.listened_to(step)
+    def leaving(self, step: int) -> slice | None:
+        """Rows here whose averages go to those who come next; None if nobody is about to leave."""
+        slots = self.participation.leaving(step) if self.participation else slice(0, 0)
+        return self.held(slots) if slots.start < slots.stop else None
+
+    def held(self, slots: slice) -> slice:
+        """The rows held here of some slots; there may be none."""
+        count = self.participation.active if self.participation else len(self.weights)
+        first, end, _ = self.rows.indices(count)
+        inside = (min(max(slot, first), end) - first for slot in (slots.start, slots.stop))
+        return slice(*inside)
 
     @property
     def local(self) -> LocalColumns:

@@ -97,8 +97,11 @@ def redistribute_(
 ) -> None:
     """Give models to the clients that are active from the next step on.
 
-    What was averaged after the last step is known to all already and costs nothing again.
+    What was averaged after the last step is known to all already and costs nothing again. Where
+    only some slots change hands, bytes are those of a worker on average, and a message is counted
+    once all have changed.
     """
+    slots = who.changing(workers.step + 1)
     if who.redistribution == "average":
         settle_(workers, plan, solver, reduce, plainly=keeps_apart(plan, solver))
     arrive_(workers, plan, solver, at_once=True)
@@ -110,10 +113,11 @@ def redistribute_(
         known.update(plan.local_buffers)  # they stay with their client
         known.update(plan.frozen)
         columns += workers.buffers.shape[1] - sum(stop - start for start, stop in known)
-        workers.bytes += columns * workers.params.element_size()
-        workers.messages += columns > 0
+        size = columns * workers.params.element_size()
+        workers.bytes += round(size * (slots.stop - slots.start) / who.active)
+        workers.messages += columns > 0 and slots.stop == who.active
     if who.redistribution == "listen":
-        hand_over_(workers, plan)
+        hand_over_(workers, plan, plan.held(slots))
     if workers.bank:
         leaving, coming = tensor(who(workers.step)), tensor(who(workers.step + 1))
         workers.swap_(plan.swap, leaving, coming, plan.local)

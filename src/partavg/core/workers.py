@@ -54,6 +54,8 @@ class Workers:
     """What the next message of each part depends on, where messages are rounded."""
     heard: dict[int, State] = field(default_factory=dict)
     """What those who come next heard of each part, see `core/listen.py`."""
+    behind: State = field(default_factory=dict)
+    """The memory that all have in common as those know it who are about to leave."""
     layout: Layout | None = None
     """Of the parameters; it never changes, and is not saved."""
 
@@ -165,7 +167,7 @@ class Workers:
     def load_(self, saved: dict[str, Any]) -> None:
         """Take back what `state` gave, on any device; memory that fits is used again."""
         unknown_to_old: dict[str, Any] = {"common": None, "local_taken": None, "outer_steps": []}
-        unknown_to_old |= {"owed": {}, "heard": {}}
+        unknown_to_old |= {"owed": {}, "heard": {}, "behind": {}}
         for name, value in {**unknown_to_old, **saved}.items():
             setattr(self, name, self._loaded(getattr(self, name), value))
 
