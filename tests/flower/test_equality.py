@@ -7,6 +7,7 @@ import pytest
 import torch
 from flwr.app import Message
 from tests.flower.federation import (
+    BASE,
     PERIODIC,
     SOLVERS,
     assert_equal,
@@ -17,7 +18,9 @@ from tests.flower.federation import (
 from tests.outside import Noisy, median, plain_sum, registered
 
 import partavg
+from partavg import build
 from partavg.flower.messages import PART, pack
+from partavg.flower.settings import Settings
 from partavg.solvers.adam import Adam
 from partavg.solvers.outer import Outer
 
@@ -116,6 +119,76 @@ CHANGING = {
     "training.steps": 24,
     "averaging.buffers": "every",
 }
+
+
+IN_TURN = {**CHANGING, "participation.every": 8, "participation.rolling": True}
+LISTENING = {**CHANGING, "participation.every": 4, "participation.redistribution": "listen"}
+CHANGES = {
+    "listen": LISTENING,
+    "listen, after two cycles": {**LISTENING, "participation.every": 8},
+    "listen, in turn": {**IN_TURN, "participation.redistribution": "listen"},
+    "listen, periodic": {**LISTENING, "averaging.parts": 1},
+    "listen, in turn, periodic": {
+        **IN_TURN, "participation.redistribution": "listen", "averaging.parts": 1
+    },
+    "permute, in turn": IN_TURN,
+    "permute, in turn, periodic": {**IN_TURN, "averaging.parts": 1},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("solver", ["sgd", "scaffold", "fedprox", "fednova", "corrected"])
+@pytest.mark.parametrize("buffers", ["part", "every"])
+@pytest.mark.parametrize("how", CHANGES)
+def test_clients_that_come_and_go(tmp_path: Path, how: str, solver: str, buffers: str) -> None:
+    """Momentum stays with the client here and with the slot in the simulator: none, then."""
+    changes = {**CHANGES[how], "solver.name": solver, "averaging.buffers": buffers}
+    for steps in (20, 22) if changes["averaging.parts"] > 1 else (20, 24):
+        assert_the_same(tmp_path / str(steps), {**changes, "training.steps": steps})
+
+
+@pytest.mark.parametrize("rolling", [False, True])
+def test_where_all_are_active_nobody_listens(tmp_path: Path, rolling: bool) -> None:
+    changes = {
+        "participation.every": 4, "participation.redistribution": "listen",
+        "participation.rolling": rolling, "solver.momentum": 0.9,
+    }  # fmt: skip
+    run = server(federation(tmp_path, changes))
+    assert {row["stage"] for row in run} == {"exchange", "end"}
+    assert_equal(run.model(), simulation({"solver.momentum": 0.9}).consensus())
+
+
+@pytest.mark.parametrize("solver", ["sgd", "scaffold"])
+@pytest.mark.parametrize("how", [name for name in CHANGES if name.startswith("listen")])
+def test_no_model_goes_from_one_client_to_another(tmp_path: Path, how: str, solver: str) -> None:
+    """Who comes gets the server's row, once; who leaves gets nothing in its last cycle."""
+    changes = {**CHANGES[how], "solver.name": solver}
+    grid = federation(tmp_path, changes)
+    rows = list(server(grid))
+    assert not any(row["away"] for row in rows)
+    who = build.participation(Settings.read({**BASE, **changes}).config)
+    assert who is not None
+    came = 0
+    for client, message, reply in grid.log:
+        order = message.content["order"]
+        if "bring" not in order:
+            continue
+        start, bring = order["start"], order["bring"]
+        comes = start > 0 and order["until"] > start and client in who(start + 1)[
+            who.changing(start + 1)
+        ]  # fmt: skip
+        leaves = start > 0 and client in who(start)[who.leaving(start)]
+        if order["send"] == "model":
+            assert order["until"] == changes["training.steps"], "only for u_K"
+            continue
+        came += comes
+        assert bring == "whole" if comes or order["turn"] == 1 else bring != "model"
+        assert not leaves or comes or bring in ("noted", "nothing")
+        assert (PART in message.content) == (bring in ("sums", "part", "whole"))
+        assert (PART in reply.content) == (order["send"] == "part")
+    assert came >= 4
+    talks = [row for row in rows if row["stage"] == "redistribution"]
+    assert talks
+    assert all(bool(row["clients"]) == (solver == "scaffold") for row in talks)
 
 
 @pytest.mark.parametrize("solver", ["sgd", "scaffold", "vrl_sgd", "fednova", "feddyn", "corrected"])

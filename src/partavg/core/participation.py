@@ -122,7 +122,7 @@ class Participation:
     def changes(self, step: int) -> bool:
         """Whether slots change hands before a step."""
         slots = self.changing(step)
-        return slots.start < slots.stop
+        return bool(slots.start < slots.stop)
 
     def leaving(self, step: int) -> slice:
         """The slots in which averages go to who comes next, not to who is about to leave."""

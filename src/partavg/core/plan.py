@@ -80,7 +80,9 @@ class Plan:
 
     def leaving(self, step: int) -> slice | None:
         """Rows here whose averages go to those who come next; None if nobody is about to leave."""
-        slots = self.participation.leaving(step) if self.participation else slice(0, 0)
+        if self.participation is None:
+            return None
+        slots = self.participation.leaving(step)
         return self.held(slots) if slots.start < slots.stop else None
 
     def held(self, slots: slice) -> slice:

@@ -18,7 +18,14 @@ from partavg.flower import messages
 from partavg.flower.identity import Signer
 from partavg.flower.memory import Memory
 from partavg.flower.messages import Hello, Order, Question, Reply
-from partavg.flower.protocol import Agreement, decode_, encode, restore_, whole_model
+from partavg.flower.protocol import (
+    Agreement,
+    decode_,
+    do_without_,
+    encode,
+    restore_,
+    whole_model,
+)
 
 _NEVER = 1 << 62  # steps
 
@@ -104,6 +111,9 @@ class Client:
         if order.bring == "sums":
             sections = agreement.sections(order.about, order.part)
             decode_(workers, agreement, sections, brought, order.active_fraction)
+        elif order.bring == "noted":
+            sections = agreement.sections(order.about, order.part)
+            do_without_(workers, agreement, sections, order.active_fraction)
         elif order.bring == "part":
             restore_(workers, agreement, brought, order.part)
         elif order.bring in ("whole", "model"):

@@ -34,8 +34,9 @@ class Order:
     after: int
     """The turn that a client must have carried out last to use sums; -1 if any will do."""
     bring: str
-    """What comes along: "nothing", "sums" of a part or the rest, the "part", all that is common
-    ("whole"), or another client's "model"."""
+    """What comes along: "nothing", "sums" of a part or the rest, that these were "noted" and that
+    is all, since the client leaves, the "part", all that is common ("whole"), or another client's
+    "model"."""
     about: str
     """Sums of a "part" or of the "rest"."""
     part: int

@@ -46,7 +46,7 @@ class Orders:
         order = Order(
             token=now.token,
             turn=self.turn,
-            after=member.turn if handout.bring == "sums" else -1,
+            after=member.turn if handout.bring in ("sums", "noted") else -1,
             bring=handout.bring,
             about=now.about,
             part=now.part,
@@ -69,9 +69,18 @@ class Orders:
             return Handout("whole", every, self._pack("whole"))
         if not member.owed:
             return Handout("nothing", (), None)
-        if all(member.owed.get(part) for part in last):
+        contributed, leaves = all(member.owed.get(part) for part in last), self._leaves(client)
+        if leaves:
+            return Handout("noted", last, None) if contributed else Handout("nothing", (), None)
+        if contributed:
             return Handout("sums", last, self._pack("sums"))
         return Handout("part", last, self._pack("part"))
+
+    def _leaves(self, client: int) -> bool:
+        """Whether a client gets no averages, because who comes next begins with them."""
+        plan, step = self.agreement.plan, self.progress.step
+        who, slots = plan.participation, plan.leaving(step)
+        return who is not None and slots is not None and client in who(step)[slots]
 
     def _model(self, client: int) -> ArrayRecord:
         """Another client's model, and what solvers have in common."""

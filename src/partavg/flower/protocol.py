@@ -77,7 +77,7 @@ class Agreement:
 
     def brought_length(self, order: Order) -> int:
         """How many numbers come along with an order."""
-        if order.bring == "nothing":
+        if order.bring in ("nothing", "noted"):
             return 0
         if order.bring == "sums":
             return self.message_length(order.about, order.part)
@@ -181,6 +181,20 @@ def decode_(
         _reset_clock_(workers, section.part)
         if agreement.counted(section.part):
             workers.count_outer_step_(section.part)
+
+
+def do_without_(
+    workers: Workers, agreement: Agreement, sections: Sequence[Section], active_fraction: float
+) -> None:
+    """Let a worker note that sections were averaged of which it gets nothing, since it leaves.
+
+    What belongs to it alone changes as if it did: no average is needed for that.
+    """
+    for section in sections:
+        before = snapshot(workers, agreement, section.part)
+        own = encode(workers, agreement, [section])
+        decode_(workers, agreement, [section], own, active_fraction)
+        restore_(workers, agreement, before, section.part)
 
 
 def snapshot(workers: Workers, agreement: Agreement, part: int | None = None) -> Tensor:

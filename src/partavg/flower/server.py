@@ -123,8 +123,9 @@ class Server:
         """Collect from the clients active so far what those active from now on start from."""
         now, who = self.progress, self._agreement.plan.participation
         assert who
-        old, new = self._active(now.step), self._active(now.step + 1)
-        due = now.part
+        slots = who.changing(now.step + 1)
+        old, new = self._active(now.step)[slots], self._active(now.step + 1)[slots]
+        due, listens = now.part, who.redistribution == "listen"
         if who.redistribution == "none":
             found = self._round(
                 [c for c in old if c not in new], now.step, "nothing", due, required=False
@@ -134,12 +135,15 @@ class Server:
             found = self._round(old, now.step, rest, due)
             if rest == "rest":
                 self._average("rest", due, found, now.step)
+        elif listens:  # those who come begin with the server's row
+            told = old if abilities(self._agreement.solver).per_client else []
+            found = self._round(told, now.step, "nothing", due, required=False)
         else:
             found = self._round(old, now.step, "model", due)
             self._leave_out(self._judge_of_models(), found, now.step)
-            slots = zip(old, new, strict=True)
-            now.models = {n: found.arrays[o] for o, n in slots if o in found.arrays}
-        for client in set(new) - set(old):
+            pairs = zip(old, new, strict=True)
+            now.models = {n: found.arrays[o] for o, n in pairs if o in found.arrays}
+        for client in set(new) - (set() if listens else set(old)):
             if client in self.roster:
                 self.roster[client].begins(whole=who.redistribution != "none")
         dismissed = now.about == "rest" and abilities(self._agreement.solver).per_client
@@ -162,7 +166,8 @@ class Server:
         judge = self._judge_of_models()
         self._leave_out(judge, found, self._steps)
         weights = self._weights(found)
-        just_averaged = now.part if now.step == self._steps else None
+        all_have_it = now.step == self._steps and self._agreement.plan.leaving(now.step) is None
+        just_averaged = now.part if all_have_it else None
         model = aggregated_model(
             found.arrays, weights, self._agreement, self.mirror, self._steps, but=just_averaged
         )

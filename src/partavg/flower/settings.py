@@ -16,7 +16,7 @@ from torch import nn
 
 from partavg import build
 from partavg.backends.client_weights import client_weights
-from partavg.backends.combinations import check_aggregate
+from partavg.backends.combinations import check_aggregate, check_listening
 from partavg.backends.cutting import draws_columns
 from partavg.backends.planner import Planner, what_is_shared
 from partavg.config import Config, create
@@ -169,6 +169,7 @@ class Settings:
             )
         solver = build.solver(self.config)
         check_aggregate(aggregate, solver)
+        self._check_listening(aggregate)
         return Agreement(rows, planner(build.schedule(self.config)), solver)
 
     def dump(self) -> str:
@@ -235,6 +236,16 @@ class Settings:
                 f"clients only: use numbers above 0"
             )
 
+    def _check_listening(self, aggregate: Aggregate = weighted_sum) -> None:
+        check_listening(
+            build.participation(self.config),
+            build.schedule(self.config),
+            build.solver(self.config),
+            partition=self.config.averaging.partition,
+            aggregate=aggregate,
+            called=f"solver.name = {self.config.solver.name!r}",
+        )
+
     def _check_participation(self) -> None:
         who = build.participation(self.config)
         if not who or not who.moves:
@@ -245,11 +256,7 @@ class Settings:
                     f"{key} = {value} is not a multiple of the {self.local_steps} steps between "
                     f"two exchanges: clients can change only there"
                 )
-        if who.redistribution == "listen":
-            raise ValueError(
-                "participation.redistribution = 'listen' is not for Flower yet: use average or "
-                "permute"
-            )
+        self._check_listening()
         made = build.solver(self.config)
         if who.redistribution == "average" and abilities(made).keeps_apart:
             raise ValueError(
