@@ -166,8 +166,7 @@ class Server:
         judge = self._judge_of_models()
         self._leave_out(judge, found, self._steps)
         weights = self._weights(found)
-        all_have_it = now.step == self._steps and self._agreement.plan.leaving(now.step) is None
-        just_averaged = now.part if all_have_it else None
+        just_averaged = now.part if now.step == self._steps else None
         model = aggregated_model(
             found.arrays, weights, self._agreement, self.mirror, self._steps, but=just_averaged
         )
