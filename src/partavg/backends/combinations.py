@@ -105,7 +105,7 @@ def check_listening(
             "participation.rolling = true does not go with an interval that adapts, nor with a "
             "schedule with multiples: its draws come after cycles; leave one of them out"
         )
-    if participation.redistribution != "listen":
+    if participation.redistribution != "listen" or not participation.moves:
         return
     others = {
         f"averaging.delay = {delay}": delay > 0,
