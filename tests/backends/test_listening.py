@@ -256,6 +256,16 @@ def test_nobody_listens_where_nobody_comes(who: Participation) -> None:
     assert distance(found, expected) == 0
 
 
+def test_a_state_of_before_there_was_rolling_is_loaded() -> None:
+    who = Participation(WORKERS, 3, 8)
+    saved = simulation(None, participation=who).state()
+    assert "rolling" not in saved["settings"]["participation"]
+    simulation(None, participation=who).load(saved)
+    rolling = Participation(WORKERS, 3, 8, rolling=True)
+    with pytest.raises(ValueError, match=r"participation\.rolling"):
+        simulation(None, participation=rolling).load(saved)
+
+
 @pytest.mark.parametrize("redistribution", ["permute", "listen", "none"])
 def test_rolling_does_not_go_with_an_interval_that_adapts(redistribution: str) -> None:
     who = Participation(WORKERS, 3, 8, redistribution, rolling=True)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.flower.federation import BASE, federation, server
-from tests.outside import plain_sum, registered
+from tests.flower.federation import BASE, federation, model, server
+from tests.outside import median, plain_sum, registered
 from torch import nn
 from torch.nn import functional as F
 
@@ -19,6 +19,7 @@ from partavg.flower.protocol import encode
 from partavg.flower.settings import Settings
 
 TURNS = {"participation.fraction": 0.67, "participation.every": 4}
+LISTENING = {**TURNS, "participation.redistribution": "listen"}
 
 
 def test_interval_and_parts_make_local_steps() -> None:
@@ -80,6 +81,16 @@ def test_names_can_be_those_of_a_module() -> None:
             {**TURNS, "participation.redistribution": "none", "solver.name": "fedprox"},
             "use permute or average",
         ),
+        ({**LISTENING, "solver.name": "vrl_sgd"}, "solver.name = 'vrl_sgd' remembers averages"),
+        (
+            {**LISTENING, "solver.momentum": 0.9, "solver.momentum_at_averaging": "reset"},
+            "solver.name = 'sgd' remembers averages for each worker",
+        ),
+        ({**LISTENING, "averaging.parts": 2, "participation.every": 6}, "no multiple of the inter"),
+        (
+            {**TURNS, "participation.rolling": True, "participation.redistribution": "average"},
+            "rolling draws come after every cycle",
+        ),
         (
             {
                 **TURNS,
@@ -95,6 +106,17 @@ def test_names_can_be_those_of_a_module() -> None:
 def test_mistakes_are_named(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence.replace("(", r"\(")):
         Settings.read({**BASE, **changes})
+
+
+def test_listening_is_refused_with_an_aggregate_only_where_clients_come_and_go() -> None:
+    def made(**changes: Any) -> Any:
+        settings = Settings.read({**BASE, **changes})
+        return settings.agreement(model, F.cross_entropy, torch.device("cpu"), median)
+
+    with pytest.raises(ValueError, match=r"'listen' does not go with an aggregate of your own"):
+        made(**LISTENING)
+    everybody = {**LISTENING, "participation.fraction": 1.0, "solver.name": "vrl_sgd"}
+    assert made(**everybody).plan.participation.moves is False
 
 
 def test_whole_numbers_that_halves_cannot_count_are_refused() -> None:
