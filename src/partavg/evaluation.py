@@ -18,7 +18,7 @@ from partavg.engines.model import Loss
 from partavg.registry import mismatch, table
 from partavg.scores.classes import accuracy
 from partavg.scores.mean_loss import MeanLoss
-from partavg.scores.score import Score, add, on_host
+from partavg.scores.score import SHARE, Score, add, on_host
 from partavg.sentences import reason, shown
 from partavg.torch_internals import batch_norms
 
@@ -31,7 +31,7 @@ Transform = Callable[[Any], Any]
 Asked = Iterable[Any] | Mapping[str, Any]
 """Metrics: names, functions of (outputs, targets) that return (sum, count), or `Metric`s."""
 
-ACCURACY = Score("accuracy", accuracy, required=False)
+ACCURACY = Score("accuracy", accuracy, required=False, within=SHARE)
 """What is measured wherever there are classes."""
 
 

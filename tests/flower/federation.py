@@ -73,6 +73,12 @@ def owned(context: Context) -> tuple[Tensor, Tensor]:
     return x[mine], y[mine]
 
 
+def held_back(context: Context) -> tuple[Tensor, Tensor]:
+    """What a client has to test on: more than it trains on, so that batches differ in size."""
+    x, y = owned(context)
+    return torch.cat([x, x + 0.5]), torch.cat([y, y.roll(1)])
+
+
 def app(**options: Any) -> ClientApp:
     """The client's half."""
     return client_app(model, F.cross_entropy, owned, **options)
@@ -88,12 +94,19 @@ def federation(folder: Path, changes: dict[str, Any], **options: Any) -> FakeGri
     return FakeGrid(app(**options), config, nodes)
 
 
-def server(grid: FakeGrid, aggregate: Aggregate = weighted_sum, **changes: Any) -> FederatedRun:
+def server(
+    grid: FakeGrid,
+    aggregate: Aggregate = weighted_sum,
+    *,
+    has_samples: bool = True,
+    **changes: Any,
+) -> FederatedRun:
     """The server's half, not yet started."""
     config = {**next(iter(grid.contexts.values())).run_config, **changes}
     chosen = Settings.read(config)
     agreement = chosen.agreement(model, F.cross_entropy, torch.device("cpu"), aggregate)
-    return FederatedRun(chosen, agreement, Transport(grid), everything(), unchanged)
+    test = everything() if has_samples else None
+    return FederatedRun(chosen, agreement, Transport(grid), test, unchanged)
 
 
 def simulation(changes: dict[str, Any], **given: Any) -> Simulation:

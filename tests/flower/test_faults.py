@@ -231,7 +231,7 @@ def test_only_what_is_due_travels(tmp_path: Path) -> None:
     for _, message, reply in grid.log:
         if turn(message) == 0:
             assert sum(isinstance(r, ArrayRecord) for r in reply.content.values()) == 0
-            assert set(reply.content[REPLY]) == {"client", "samples", "digest", "key"}
+            assert set(reply.content[REPLY]) == {"client", "samples", "digest", "key", "tests"}
             continue
         order = message.content[ORDER]
         assert set(reply.content[REPLY]) == {"turn", "client", "samples", "lost", "loss"}

@@ -84,8 +84,3 @@ def test_they_cost_nothing(tmp_path: Path) -> None:
     head, headers = 8 * (8 * 2 + 2), 20
     for each in (sent, received):  # three averages, and one model at the start or at the end
         assert 4 * head <= each["all"] - each["some"] < 4 * head + headers
-
-
-def test_what_the_server_cannot_measure_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"metrics\.clients_every = 5 cannot be measured"):
-        Settings.read({"metrics.clients_every": 5})

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +17,25 @@ from partavg.backends.simulate import Augment
 from partavg.core.aggregate import Aggregate, weighted_sum
 from partavg.core.loop import Batch
 from partavg.data.batches import Batches
+from partavg.data.convert import as_samples
 from partavg.engines.looped import Looped
 from partavg.engines.model import Loss
 from partavg.evaluation import Transform, unchanged
 from partavg.flower.client import Client
+from partavg.flower.examiner import Examiner
 from partavg.flower.identity import KEY, Signer, fingerprint
 from partavg.flower.memory import memory_of
 from partavg.flower.protocol import Agreement
 from partavg.flower.run import FederatedRun
 from partavg.flower.settings import Settings
 from partavg.flower.transport import Transport
+from partavg.scores.mean_loss import MeanLoss
 
 Data = Callable[[Context], tuple[Tensor, Tensor]]
 """The samples that a client owns: inputs and targets."""
+
+Test = Callable[[Context], Any]
+"""The samples that a client measures models on, as `as_samples` takes them; None if it has none."""
 
 
 def client_app(
@@ -38,13 +45,17 @@ def client_app(
     *,
     transform: Augment | None = None,
     share_loss: bool = False,
+    test: Test | None = None,
 ) -> ClientApp:
     """A Flower ClientApp that trains `model` on what `data` returns on this node.
 
     Parts of the model and the number of samples leave the client, and nothing else; the mean
     mini-batch loss too if `share_loss` is set. `transform` is that of `Simulation`.
+
+    `test` returns samples of this node to measure averaged models on, or None: sums and counts of
+    the loss and of the metrics leave the client then.
     """
-    app, clients = ClientApp(), _Clients(model, loss, data, transform, share_loss)
+    app, clients = ClientApp(), _Clients(model, loss, data, transform, share_loss, test)
 
     @app.query("partavg")
     def introduce(message: Message, context: Context) -> Message:
@@ -95,6 +106,7 @@ class _Clients:
     data: Data
     transform: Augment | None
     share_loss: bool
+    test: Test | None
     _last_run: tuple[Any, Settings, Agreement] | None = None
 
     def of(self, context: Context) -> Client:
@@ -131,6 +143,21 @@ class _Clients:
             node=context.node_id,
             signer=signer,
             shares_loss=self.share_loss,
+            examiner=partial(self._examiner, context, settings, agreement) if self.test else None,
+        )
+
+    def _examiner(
+        self, context: Context, settings: Settings, agreement: Agreement
+    ) -> Examiner | None:
+        given = self.test(context) if self.test else None
+        if given is None:
+            return None
+        return Examiner(
+            as_samples(given, dtype=agreement.model.dtype),
+            MeanLoss(self.loss),
+            _seen(self.transform),
+            settings.scores,
+            bool(settings.config.metrics.local_accuracy),
         )
 
     def _agreed(self, context: Context) -> tuple[Settings, Agreement]:

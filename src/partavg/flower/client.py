@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
 from partavg.core.abilities import step_weight
@@ -14,7 +14,9 @@ from partavg.core.partition import Partition
 from partavg.core.plan import Plan
 from partavg.core.schedule import Schedule
 from partavg.core.workers import Workers, upgrade_
-from partavg.flower import messages
+from partavg.flower import messages, scores
+from partavg.flower.averages import Averages
+from partavg.flower.examiner import Examiner
 from partavg.flower.identity import Signer
 from partavg.flower.memory import Memory
 from partavg.flower.messages import Hello, Order, Question, Reply
@@ -46,12 +48,16 @@ class Client:
     """The number by which Flower knows the node."""
     signer: Signer | None = None
     shares_loss: bool = False
+    examiner: Callable[[], Examiner | None] | None = None
+    """Where the client may have test samples, and lets others know how models do on them."""
 
     def introduce(self, content: RecordDict) -> RecordDict:
         """What the server must know to let it join."""
         question = messages.read(content, messages.ORDER, Question)
         key = self.signer.public if self.signer else ""
-        hello = Hello(self.index, self.samples, self.agreement.digest(), key)
+        examiner = self.examiner() if self.examiner else None
+        tests = examiner.samples.size if examiner else 0
+        hello = Hello(self.index, self.samples, self.agreement.digest(), key, tests)
         return self._signed(messages.write(messages.REPLY, hello), **asdict(question))
 
     def carry_out(self, content: RecordDict) -> RecordDict:
@@ -69,28 +75,78 @@ class Client:
             if saved:
                 workers.load_(saved["workers"])
                 upgrade_(workers, self.agreement.plan.partition.parts)
+            if order.bring == "averages":
+                look = Averages.brought(workers, self.agreement, brought)
+                return self._answered(reply, order, workers, look)
+            averages = _averages(saved, workers)
             if not saved or saved["turn"] != order.turn:
                 if not self._follows(order, saved):
                     return self._answer(replace(reply, lost=True), order)
                 self._take_(workers, order, brought)
+                if self.examiner:
+                    averages = self._renewed(averages, workers, order)
                 saved = {
                     "turn": order.turn,
                     "loss": self._train_(workers, order),
                     "workers": workers.state(),
+                    **({"averages": [averages.params, averages.buffers]} if averages else {}),
                 }
                 memory.save(order.turn, saved)
             if self.shares_loss:
                 reply = replace(reply, loss=saved["loss"])
-            return self._answer(reply, order, self._sent(workers, order))
+            return self._answered(reply, order, workers, averages)
 
-    def _answer(self, reply: Reply, order: Order, array: ArrayRecord | None = None) -> RecordDict:
-        return self._signed(messages.write(messages.REPLY, reply, array), token=order.token)
+    def _answered(
+        self, reply: Reply, order: Order, workers: Workers, averages: Averages | None
+    ) -> RecordDict:
+        """A reply and what goes along."""
+        if order.send != "scores":
+            return self._answer(reply, order, self._sent(workers, order))
+        examiner = self.examiner() if self.examiner else None
+        if not examiner:
+            raise ValueError(f"client {self.index} has no test samples")
+        if not averages:
+            return self._answer(replace(reply, lost=True), order)
+        models = {scores.AVERAGE: averages.module(workers, self.agreement)}
+        if examiner.local:
+            row = workers.params[0], workers.buffers[0]
+            models[scores.LOCAL] = self.agreement.model.module(*row)
+        return self._answer(reply, order, found=examiner.examined(models))
+
+    def _answer(
+        self,
+        reply: Reply,
+        order: Order,
+        array: ArrayRecord | None = None,
+        found: ConfigRecord | None = None,
+    ) -> RecordDict:
+        content = messages.write(messages.REPLY, reply, array)
+        if found:
+            content[messages.SCORES] = found
+        return self._signed(content, token=order.token)
 
     def _signed(self, content: RecordDict, **about: str) -> RecordDict:
         """The same with the node's signature, if it has a key."""
         if self.signer:
             self.signer.sign_(content, messages.REPLY, {"node": self.node, **about})
         return content
+
+    def _renewed(
+        self, averages: Averages | None, workers: Workers, order: Order
+    ) -> Averages | None:
+        """The same with what came along.
+
+        Another client's model stands in until each part comes round: the server knows what is
+        lacking.
+        """
+        agreement = self.agreement
+        if order.bring in ("whole", "model"):
+            return Averages.of(workers)
+        if averages and order.bring in ("sums", "part"):
+            about = order.about if order.bring == "sums" else "part"
+            for part, buffers in agreement.sections(about, order.part):
+                averages.take_(workers, agreement.plan.partition.parts[part], buffers)
+        return averages
 
     def _brought(self, content: RecordDict, order: Order) -> Tensor:
         """The numbers that come along with an order."""
@@ -158,9 +214,15 @@ class Client:
 
     def _sent(self, workers: Workers, order: Order) -> ArrayRecord | None:
         """The numbers that an order asks for."""
-        if order.send == "nothing":
+        if order.send in ("nothing", "scores"):
             return None
         if order.send == "model":
             return messages.pack(whole_model(workers, self.agreement))
         sections = self.agreement.sections(order.send, order.due)
         return messages.pack(encode(workers, self.agreement, sections))
+
+
+def _averages(saved: dict[str, Any] | None, workers: Workers) -> Averages | None:
+    """Each part as a client last heard of it."""
+    kept = (saved or {}).get("averages")
+    return Averages(*(row.to(workers.params.device) for row in kept)) if kept else None

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
-from partavg.flower.messages import PART, SIGNATURE
+from partavg.flower.messages import PART, SCORES, SIGNATURE
 from partavg.sentences import cleaned, shown
 
 KEY = "key"
@@ -105,10 +105,11 @@ def _loaded(public: str) -> ec.EllipticCurvePublicKey:
 
 
 def _signed(content: RecordDict, kind: str, about: Mapping[str, Any]) -> bytes:
-    """What a signature is of: all numbers and texts of a record, the array, what it is about."""
+    """What a signature is of: all numbers and texts of records, the array, what it is about."""
     record, array = content[kind], content.get(PART)
     digest = hashlib.sha256()
     if isinstance(array, ArrayRecord):
         digest.update(array[PART].data)
-    told = ["partavg", kind, dict(about), dict(record), digest.hexdigest()]
+    scores = dict(content.get(SCORES) or {})
+    told = ["partavg", kind, dict(about), dict(record), scores, digest.hexdigest()]
     return json.dumps(told, sort_keys=True).encode()

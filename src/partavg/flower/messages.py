@@ -15,7 +15,7 @@ from torch import Tensor
 
 from partavg.sentences import cleaned, shown
 
-ORDER, REPLY, PART, SIGNATURE = "order", "reply", "part", "signature"
+ORDER, REPLY, PART, SCORES, SIGNATURE = "order", "reply", "part", "scores", "signature"
 BESIDE = 1 << 16
 """Bytes that a message may have beside its array."""
 _FORMAT = "little-endian"
@@ -35,8 +35,8 @@ class Order:
     """The turn that a client must have carried out last to use sums; -1 if any will do."""
     bring: str
     """What comes along: "nothing", "sums" of a part or the rest, that these were "noted" and that
-    is all, since the client leaves, the "part", all that is common ("whole"), or another client's
-    "model"."""
+    is all, since the client leaves, the "part", all that is common ("whole"), another client's
+    "model", or the "averages" to look at only."""
     about: str
     """Sums of a "part" or of the "rest"."""
     part: int
@@ -46,7 +46,8 @@ class Order:
     until: int
     """Train from the step after `start` to this one."""
     send: str
-    """What goes back: "nothing", the message about the "part" due or the "rest", or the "model"."""
+    """What goes back: "nothing", the message about the "part" due or the "rest", the "model", or
+    "scores" of it on the client's test samples."""
     due: int
 
 
@@ -82,6 +83,8 @@ class Hello:
     digest: str
     key: str = ""
     """The public key of its node, if that has one."""
+    tests: int = 0
+    """The samples that it measures models on; 0 if it does not."""
 
 
 def pack(tensor: Tensor) -> ArrayRecord:
@@ -105,7 +108,8 @@ def read(content: RecordDict, kind: str, record: type[T]) -> T:
     found = content.get(kind)
     if not isinstance(found, ConfigRecord):
         raise ValueError(f"the message holds no {kind}")
-    _check_names(content, (kind, PART, SIGNATURE), "record", f"a message with a {kind}")
+    beside = (PART, SCORES, SIGNATURE)
+    _check_names(content, (kind, *beside), "record", f"a message with a {kind}")
     known = {field.name: field.type for field in fields(record)}  # type: ignore[arg-type]
     _check_names(found, known, "key", f"its {kind}")
     return record(**{name: _value(found.get(name), of, name, kind) for name, of in known.items()})
@@ -132,6 +136,12 @@ def check_without_array(content: RecordDict) -> None:
     """Raise a ValueError if a message brings numbers that nobody asked for."""
     if PART in content:
         raise ValueError("it holds an array, and none was asked for")
+
+
+def check_without_scores(content: RecordDict) -> None:
+    """Raise a ValueError if a message brings scores that nobody asked for."""
+    if SCORES in content:
+        raise ValueError("it holds scores, and none were asked for")
 
 
 def unpack(content: RecordDict, length: int, dtype: torch.dtype) -> Tensor:

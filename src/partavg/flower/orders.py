@@ -1,17 +1,19 @@
 """What each client is told in a round of messages, and what goes along."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 from flwr.app import ArrayRecord
+from torch import Tensor
 
+from partavg.core.abilities import abilities
 from partavg.core.workers import Workers
 from partavg.flower import messages
 from partavg.flower.messages import Order
 from partavg.flower.progress import ServerProgress
-from partavg.flower.protocol import Agreement, snapshot
+from partavg.flower.protocol import Agreement, snapshot, whole_model
 from partavg.flower.roster import Member
 
 
@@ -38,11 +40,15 @@ class Orders:
     until: int
     send: str
     due: int
+    active: Collection[int] = ()
+    """The clients that train now."""
     _packed: dict[str, ArrayRecord] = field(default_factory=dict)
 
     def order(self, client: int, member: Member) -> tuple[Order, Handout]:
         """The order of a client, as things stand: they may differ when it is asked again."""
-        now, handout = self.progress, self._handout(client, member)
+        now = self.progress
+        choose = self._to_examine if self.send == "scores" else self._handout
+        handout = choose(client, member)
         order = Order(
             token=now.token,
             turn=self.turn,
@@ -82,6 +88,19 @@ class Orders:
         who, slots = plan.participation, plan.leaving(step)
         return who is not None and slots is not None and client in who(step)[slots]
 
+    def _to_examine(self, client: int, member: Member) -> Handout:
+        """What a client needs to look at the averages: no more than what is due to it, if it can.
+
+        One that rests keeps its own model as it is, and so does one that lacks more than is due:
+        the averages are for it to look at.
+        """
+        due = self._handout(client, member)
+        trains = client in self.active and not abilities(self.agreement.solver).keeps_apart
+        usual = due.bring in ("nothing", "sums", "part")
+        if trains and usual and set(member.lacks) <= set(due.parts):
+            return due
+        return Handout("averages", (), self._pack("averages"))
+
     def _model(self, client: int) -> ArrayRecord:
         """Another client's model, and what solvers have in common."""
         model = self.progress.models[client]
@@ -91,9 +110,14 @@ class Orders:
     def _pack(self, bring: str) -> ArrayRecord:
         """What goes to several clients is packed once."""
         if bring not in self._packed:
-            now = self.progress
-            part = now.part if bring == "part" else None
-            tensor = now.sums if bring == "sums" else snapshot(self.mirror, self.agreement, part)
-            assert tensor is not None
-            self._packed[bring] = messages.pack(tensor)
+            self._packed[bring] = messages.pack(self._brought(bring))
         return self._packed[bring]
+
+    def _brought(self, bring: str) -> Tensor:
+        now = self.progress
+        if bring == "sums":
+            assert now.sums is not None
+            return now.sums
+        if bring == "averages":
+            return whole_model(self.mirror, self.agreement)
+        return snapshot(self.mirror, self.agreement, now.part if bring == "part" else None)

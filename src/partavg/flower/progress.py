@@ -7,7 +7,7 @@ from torch import Tensor
 
 from partavg.flower.plausible import Changes
 
-Stage = Literal["exchange", "redistribution", "dismissal", "end", "done"]
+Stage = Literal["exchange", "evaluation", "redistribution", "dismissal", "end", "done"]
 
 
 @dataclass(slots=True)

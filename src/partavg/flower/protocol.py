@@ -81,11 +81,13 @@ class Agreement:
             return 0
         if order.bring == "sums":
             return self.message_length(order.about, order.part)
+        if order.bring == "averages":
+            return self.model_length
         return self.snapshot_length(order.part if order.bring == "part" else None)
 
     def sent_length(self, order: Order) -> int:
         """How many numbers an order asks for."""
-        if order.send == "nothing":
+        if order.send in ("nothing", "scores"):
             return 0
         if order.send == "model":
             return self.model_length

@@ -24,7 +24,8 @@ _FREE = {
     "flower.folder", "flower.resume", "flower.local_steps",  # the interval says it
     "flower.min_clients", "flower.deadline", "flower.wait", "flower.patience", "flower.rest",
     "flower.catch_up", "flower.keys", "flower.max_samples", "flower.max_weight",
-    "flower.max_change", "metrics.evaluate_every", "metrics.sinks", "metrics.tensorboard",
+    "flower.max_change", "metrics.evaluate_every",
+    "metrics.clients_every", "metrics.sinks", "metrics.tensorboard",
     "training.steps",
 }  # fmt: skip
 """Settings that a run may go on with another value of; training.steps may only grow."""

@@ -32,6 +32,14 @@ class Member:
     """How many deadlines it missed in a row."""
     key: str = ""
     """Its public key, if it has one."""
+    tests: int = 0
+    """How many test samples it measures models on."""
+    lacks: list[int] = field(default_factory=list)
+    """The parts of which it has not heard the last average."""
+    scored: dict[str, float] = field(default_factory=dict)
+    """What it measured last: `step`, `loss` and `accuracy`."""
+    seen: int = 0
+    """The step at which it answered last."""
 
     def was_away(self, step: int, why: str) -> None:
         """It did not take part at a step."""
@@ -42,6 +50,12 @@ class Member:
     def averaged(self, part: int, *, contributed: bool) -> None:
         """A part was averaged, with or without this client."""
         self.owed[part] = contributed and part not in self.owed
+        self.outdated(part)
+
+    def outdated(self, part: int) -> None:
+        """What it knows of a part is no longer the last average."""
+        if part not in self.lacks:
+            self.lacks.append(part)
 
     def needs_only(self, parts: Collection[int]) -> bool:
         """Whether it lacks nothing but the sums of these parts."""
@@ -52,11 +66,13 @@ class Member:
         self.behind = whole
         self.owed.clear()
 
-    def heard(self, turn: int, parts: Iterable[int]) -> None:
-        """It carried out a turn, and so has the parts that came along."""
+    def heard(self, turn: int, parts: Iterable[int], *, averages: bool = True) -> None:
+        """It carried out a turn, and so has the parts that came along: averages, or another's."""
         self.turn, self.behind = turn, False
         for part in list(parts):
             self.owed.pop(part, None)
+            if averages and part in self.lacks:
+                self.lacks.remove(part)
 
 
 class Roster(dict[int, Member]):

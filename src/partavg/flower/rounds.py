@@ -8,13 +8,14 @@ from time import monotonic, sleep
 
 from torch import Tensor
 
-from partavg.flower import messages
+from partavg.flower import messages, scores
 from partavg.flower.identity import check_signature
 from partavg.flower.messages import Order, Reply
 from partavg.flower.orders import Orders
 from partavg.flower.protocol import Agreement
 from partavg.flower.roster import Roster
 from partavg.flower.rules import Rules
+from partavg.flower.scores import Scores
 from partavg.flower.transport import Answer, Transport
 from partavg.flower.welcome import Welcome
 from partavg.sentences import cleaned
@@ -36,6 +37,7 @@ class Round:
 
     replies: dict[int, Reply] = field(default_factory=dict)
     arrays: dict[int, Tensor] = field(default_factory=dict)
+    scores: dict[int, Scores] = field(default_factory=dict)
     away: dict[int, str] = field(default_factory=dict)
     capped: list[int] = field(default_factory=list)
     samples: dict[int, int] = field(default_factory=dict)
@@ -97,7 +99,8 @@ class Rounds:
 
     def leave_out(self, found: Round, client: int, step: int, reason: str) -> None:
         """Do as if a client had not answered, whose answer does not hold after all."""
-        del found.replies[client], found.arrays[client]
+        for answers in (found.replies, found.arrays, found.scores):
+            answers.pop(client, None)
         found.away[client] = reason
         self._was_away(client, step, reason)
 
@@ -140,11 +143,16 @@ class Rounds:
             self._count_missed(client, answer)
             try:
                 reply, array = self._checked(answer, client, order)
+                if order.send == "scores" and answer.content:
+                    known = self._rules.scores, self._rules.max_samples
+                    found.scores[client] = scores.read(answer.content, *known)
             except ValueError as error:
                 found.away[client] = cleaned(str(error))
                 continue
             member.messages += 1
-            member.heard(order.turn, handout.parts)
+            member.seen = order.until
+            if order.bring != "averages":  # to look at only
+                member.heard(order.turn, handout.parts, averages=order.bring != "model")
             self._count_samples(found, client, reply.samples)
             del found.away[client]
             found.replies[client] = reply
@@ -153,6 +161,7 @@ class Rounds:
         # Sums must not depend on who was quickest.
         found.replies = dict(sorted(found.replies.items()))
         found.arrays = dict(sorted(found.arrays.items()))
+        found.scores = dict(sorted(found.scores.items()))
 
     def _checked(self, answer: Answer, client: int, order: Order) -> tuple[Reply, Tensor | None]:
         """An answer that may touch the model; a ValueError says why another may not."""
@@ -175,6 +184,8 @@ class Rounds:
         self._rules.check_samples(client, reply.samples)
         if math.isinf(reply.loss):
             raise ValueError("its loss is not finite")
+        if order.send != "scores":
+            messages.check_without_scores(answer.content)
         length = self._agreement.sent_length(order)
         if length == 0:
             messages.check_without_array(answer.content)
@@ -184,7 +195,8 @@ class Rounds:
     def _most(self, order: Order) -> int:
         """The bytes that an answer may have."""
         length = self._agreement.sent_length(order)
-        return length * self._agreement.model.dtype.itemsize + messages.BESIDE
+        beside = messages.BESIDE if order.send != "scores" else scores.MOST_BYTES
+        return length * self._agreement.model.dtype.itemsize + beside
 
     def _count_missed(self, client: int, answer: Answer) -> None:
         member = self.roster[client]

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from partavg.scores.score import Score
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:
@@ -29,12 +31,16 @@ class Rules:
     """How much farther than ever a message may go; 0 for anywhere."""
     keys: Mapping[int, tuple[str, ...]] | None = None
     """The public keys that each client may have; None if nobody says."""
+    evaluate_every: int = 0
+    """How often clients measure models on their own test samples; 0 is never."""
+    scores: tuple[Score, ...] = ()
+    """What they measure beside the loss."""
 
-    def check_samples(self, client: int, samples: int) -> None:
+    def check_samples(self, client: int, samples: int, least: int = 1, what: str = "") -> None:
         """Raise a ValueError for a number of samples that cannot be."""
-        if not 1 <= samples <= self.max_samples:
+        if not least <= samples <= self.max_samples:
             raise ValueError(
-                f"client {client} counts {samples} samples, which is not between 1 and "
+                f"client {client} counts {samples} {what}samples, which is not between {least} and "
                 f"flower.max_samples = {self.max_samples}"
             )
 

@@ -16,12 +16,13 @@ from partavg.evaluation import Transform, evaluate
 from partavg.flower.progress import ServerProgress
 from partavg.flower.protocol import Agreement
 from partavg.flower.resuming import changed, check_startable, claim, record, write_settings
+from partavg.flower.scores import measured
 from partavg.flower.server import Exchange, Server
 from partavg.flower.settings import Settings
 from partavg.flower.transport import Transport
 from partavg.folder import RunFolder, write_json
 from partavg.metrics.metric import Row
-from partavg.metrics.table import METRICS, summarize
+from partavg.metrics.table import summarize
 from partavg.sinks import chosen
 from partavg.sinks.jsonl import JsonLines
 from partavg.sinks.sink import Feed, RunInfo
@@ -45,14 +46,19 @@ class FederatedRun:
     ) -> None:
         self._settings, self._agreement, self._test, self._seen = settings, agreement, test, seen
         self._sinks = chosen(settings.config.metrics)
-        self._asked = METRICS.asked(settings.config.metrics.extra or ())
+        self._asked = settings.asked
         self.folder = RunFolder(settings.folder)
         self.server = Server(
-            transport, agreement, settings.rules, steps=settings.steps, token=secrets.token_hex(8)
+            transport,
+            agreement,
+            settings.rules(tests=test is not None),
+            steps=settings.steps,
+            token=secrets.token_hex(8),
         )
         self._metrics = JsonLines(self.folder.metrics_path, synced=lambda step: True)
         self._seconds = 0.0
-        if self._asked:
+        self._said_untested = False
+        if self._asked and self._test:
             self._check_measurable()
         if not self.folder.exists:
             self._check_free()
@@ -75,6 +81,7 @@ class FederatedRun:
         began, before = monotonic() - self._seconds, self.server.progress.step
         with Feed([self._metrics, *self._sinks], self._about()) as feed:
             for exchange in self.server:
+                self._check_tested()
                 row = self._row(exchange, before)
                 before = exchange.step
                 self._seconds = monotonic() - began
@@ -145,15 +152,31 @@ class FederatedRun:
 
     def _check_measurable(self) -> None:
         """Raise a ValueError for metrics that cannot be measured: now, not in an hour."""
-        if self._test is None:
-            raise ValueError(
-                f"metrics.extra = {self._asked[0].key!r} is measured on test samples, and the app "
-                f"gives none: give some, or leave it out"
-            )
+        assert self._test
         inputs, targets = self._test
         few = inputs[:4], targets[:4]
         criterion = self._agreement.model.criterion
         evaluate(self.model(), criterion, few, self._seen, metrics=self._asked)
+
+    def _check_tested(self) -> None:
+        """Say so, once, if nobody has test samples; raise a ValueError if they were asked for."""
+        if (
+            self._test is not None
+            or self._said_untested
+            or any(member.tests for member in self.server.roster.values())
+        ):
+            return
+        self._said_untested = True
+        if self._asked:
+            raise ValueError(
+                f"metrics.extra = {self._asked[0].key!r} is measured on test samples, and neither "
+                f"the server nor a client gives some: give test to server_app or to client_app, "
+                f"or leave it out"
+            )
+        log.warning(
+            "partavg: neither the server nor a client has test samples, so there will be no "
+            "accuracy: give test to server_app or to client_app"
+        )
 
     def _save(self) -> None:
         checkpoint.save(
@@ -192,8 +215,11 @@ class FederatedRun:
             row["discrepancy_due"] = exchange.discrepancy
         every = self._settings.config.metrics.evaluate_every
         wanted = every > 0 and exchange.step // every > before // every
-        if wanted or exchange.stage == "end":
+        if exchange.stage == "end" or (wanted and exchange.stage == "exchange"):
             row |= self._evaluated()
+        local = self._settings.config.metrics.local_accuracy
+        scores = self._settings.scores
+        row |= measured(exchange.scores, scores, local, together=self._test is None)
         return row
 
     def _said(self, row: Row) -> str:
@@ -203,8 +229,9 @@ class FederatedRun:
             f"{len(row['clients'])} of {self._settings.config.training.workers} clients",
             f"{row['seconds']:.1f} s",
         ]
-        if "accuracy" in row:
-            parts.append(f"accuracy {100 * row['accuracy']:.2f} %")
+        for key, called in (("accuracy", "accuracy"), ("clients_accuracy", "clients' accuracy")):
+            if key in row:
+                parts.append(f"{called} {100 * row[key]:.2f} %")
         return ", ".join(parts)
 
     def _evaluated(self) -> Row:
@@ -220,10 +247,14 @@ class FederatedRun:
         rows = list(self.folder.rows())
         times = [row["seconds"] for row in rows if row["stage"] == "exchange"]
         members = self.server.roster
+        ended: Row = {"seconds": round(self._seconds, 3)}
+        untested = sum(not member.tests for member in members.values())
+        if 0 < untested < len(members):
+            ended["clients_left_out"] = untested
         summary: dict[str, Any] = {
             "steps": rows[-1]["step"],
             "scale": 1.0,
-            **summarize(rows, {"seconds": round(self._seconds, 3)}, self._asked),
+            **summarize(rows, ended, self._asked),
             "seconds_per_exchange": round(median(times), 4) if times else None,
             "clients": {
                 str(client): {
@@ -231,6 +262,9 @@ class FederatedRun:
                     "sent": member.sent,
                     "received": member.received,
                     "absences": member.absences,
+                    "tests": member.tests,
+                    "scored": member.scored,
+                    "seen": member.seen,
                     "away": [{"step": step, "why": why} for step, why in member.away],
                 }
                 for client, member in sorted(members.items())

@@ -18,12 +18,13 @@ from partavg.flower.protocol import Agreement, decode_, parameters, set_model_
 from partavg.flower.roster import Roster
 from partavg.flower.rounds import Round, Rounds
 from partavg.flower.rules import Rules
+from partavg.flower.scores import AVERAGE, Scores, evaluations, of_another_kind
 from partavg.flower.transport import Transport
 from partavg.flower.weights import weights_of
 
 log = logging.getLogger("flwr")
 
-Sent = Literal["part", "rest", "model", "nothing"]
+Sent = Literal["part", "rest", "model", "nothing", "scores"]
 
 
 class Exchange(NamedTuple):
@@ -45,6 +46,8 @@ class Exchange(NamedTuple):
     """Who claims so many samples that it counted less."""
     samples: Mapping[int, int] = {}
     """The new counts of those whose data grew."""
+    scores: Mapping[int, Scores] = {}
+    """What clients measured on their own test samples."""
 
 
 class Server:
@@ -94,6 +97,7 @@ class Server:
         """Train to the end."""
         stages = {
             "exchange": self._exchange,
+            "evaluation": self._evaluate,
             "redistribution": self._redistribute,
             "dismissal": self._dismiss,
             "end": self._end,
@@ -111,13 +115,35 @@ class Server:
         found = self._round(self._active(until), until, "part", due)
         weights = self._average("part", due, found, until)
         discrepancy = self._discrepancy(found, weights, due)
+        every = self._rules.evaluate_every
+        examined = every > 0 and until // every > now.step // every and until < self._steps
         now.step, now.models = until, {}
-        who = self._agreement.plan.participation
-        if until + self._local_steps > self._steps:
-            now.stage = "end"
-        elif who and who.changes(until + 1):
-            now.stage = "redistribution"
+        now.stage = "evaluation" if examined and self._examining() else self._after_exchange()
         return _record("exchange", until, due, found, weights, discrepancy)
+
+    def _after_exchange(self) -> Stage:
+        step, who = self.progress.step, self._agreement.plan.participation
+        if step + self._local_steps > self._steps:
+            return "end"
+        return "redistribution" if who and who.changes(step + 1) else "exchange"
+
+    def _evaluate(self) -> Exchange:
+        """Let all clients that have test samples measure the averages on them."""
+        now = self.progress
+        found = self._round(self._examining(), now.step, "scores", now.part, required=False)
+        for client, reason in of_another_kind(found.scores).items():
+            self._rounds.leave_out(found, client, now.step, reason)
+        for client, seen in evaluations(found.scores, self._rules.scores, AVERAGE).items():
+            member = self.roster[client]
+            member.tests = found.scores[client].samples
+            accuracy = {} if seen.accuracy is None else {"accuracy": seen.accuracy}
+            member.scored = {"step": now.step, "loss": seen.loss, **accuracy}
+        now.stage = "done" if now.step == self._steps else self._after_exchange()
+        return _record("evaluation", now.step, now.part, found)
+
+    def _examining(self) -> list[int]:
+        """The clients that measure models."""
+        return sorted(client for client, member in self.roster.items() if member.tests)
 
     def _redistribute(self) -> Exchange:
         """Collect from the clients active so far what those active from now on start from."""
@@ -172,7 +198,12 @@ class Server:
         )
         self._check(judge, model, found, self._steps)
         set_model_(self.mirror, self._agreement, model)
-        now.step, now.stage = self._steps, "done"
+        for member in self.roster.values():
+            for part in range(len(self._agreement.plan.partition.parts)):
+                if part != just_averaged:
+                    member.outdated(part)
+        now.step, now.models = self._steps, {}
+        now.stage = "evaluation" if self._rules.evaluate_every and self._examining() else "done"
         return _record("end", now.step, now.part, found, weights)
 
     def _round(
@@ -189,6 +220,7 @@ class Server:
             until=until,
             send=send,
             due=due,
+            active=self._active(max(1, now.step)),
         )
         need = min(self._rules.min_clients, len(clients)) if required else 0
         found = self._rounds.ask(clients, orders, need=need)
@@ -294,5 +326,5 @@ def _record(
     clients = tuple(found.replies)
     return Exchange(
         stage, step, part, clients, found.away, found.seconds, loss, discrepancy,
-        tuple(found.capped), found.samples,
+        tuple(found.capped), found.samples, found.scores,
     )  # fmt: skip

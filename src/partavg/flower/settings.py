@@ -27,10 +27,13 @@ from partavg.core.rates import Rate
 from partavg.core.seeds import fold, seeded
 from partavg.core.trial import shared_names
 from partavg.engines.model import Loss, RowModel
+from partavg.evaluation import scores_of
 from partavg.flower.identity import keys_of_clients
 from partavg.flower.protocol import Agreement
 from partavg.flower.rules import Rules
+from partavg.metrics.metric import Metric
 from partavg.metrics.table import METRICS
+from partavg.scores.score import Score
 
 SECTIONS = ("training", "averaging", "solver", "lr_schedule", "participation", "metrics")
 """Those of a recipe that a Flower app has; what they hold is in docs/recipes.md."""
@@ -111,9 +114,22 @@ class Settings:
         return rate
 
     @property
-    def rules(self) -> Rules:
-        """Who may take part, and how long the others wait."""
+    def asked(self) -> tuple[Metric, ...]:
+        """The metrics of outputs and targets that are asked for."""
+        return METRICS.asked(self.config.metrics.extra or ())
+
+    @property
+    def scores(self) -> tuple[Score, ...]:
+        """What is measured on test samples beside the loss, on the server and on clients."""
+        return tuple(scores_of(self.asked))
+
+    def rules(self, *, tests: bool) -> Rules:
+        """Who may take part, and how long the others wait; whether the server has `tests`."""
         flower, workers = self.flower, self.config.training.workers
+        metrics = self.config.metrics
+        every = metrics.clients_every
+        if every is None:
+            every = 0 if tests and not self.config.averaging.local else metrics.evaluate_every
         return Rules(
             clients=workers,
             min_clients=flower.min_clients or min(2, self._active),
@@ -127,6 +143,8 @@ class Settings:
             max_weight=flower.max_weight,
             max_change=flower.max_change,
             keys=self._keys(),
+            evaluate_every=every,
+            scores=self.scores,
         )
 
     def _keys(self) -> dict[int, tuple[str, ...]] | None:
@@ -206,17 +224,12 @@ class Settings:
                 f"averaging.wire = {averaging.wire!r} cannot be used with Flower, whose clients "
                 f"come and go with what rounding lost: use full"
             )
-        for metric in METRICS.asked(self.config.metrics.extra or ()):
+        for metric in self.asked:
             if not metric.sums:
                 raise ValueError(
                     f"metrics.extra = {metric.key!r} cannot be measured: the server has no "
                     f"simulation; leave it out"
                 )
-        if self.config.metrics.clients_every:
-            raise ValueError(
-                f"metrics.clients_every = {self.config.metrics.clients_every} cannot be measured: "
-                f"the server has no client's samples; leave it out"
-            )
         if not (self.flower.min_clients or 1) <= self._active:
             raise ValueError(
                 f"flower.min_clients = {self.flower.min_clients} is more than the {self._active} "

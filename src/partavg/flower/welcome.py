@@ -94,6 +94,7 @@ class Welcome:
                 f"node a partition-id from 0 to {clients - 1}"
             )
         self.rules.check_samples(hello.client, hello.samples)
+        self.rules.check_samples(hello.client, hello.tests, 0, "test ")
         if hello.digest != self.agreement.digest():
             raise ValueError(
                 f"client {hello.client} has another model, partition or solver: give it the same "
@@ -119,7 +120,8 @@ class Welcome:
             )
         if old:
             old.node, old.samples, old.key = node, hello.samples, hello.key
+            old.tests = hello.tests
         else:
-            roster[hello.client] = Member(node, hello.samples, key=hello.key)
+            roster[hello.client] = Member(node, hello.samples, key=hello.key, tests=hello.tests)
         self._tries.pop(node, None)
         log.info("client %d joined on node %d", hello.client, node)

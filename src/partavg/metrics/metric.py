@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from torch import Tensor
 
 from partavg.metrics.moment import Moment
-from partavg.scores.score import Finish, Score, Sums, ratio
+from partavg.scores.score import ANY, Finish, Score, Sums, ratio
 
 Row = dict[str, Any]
 """One line of metrics.jsonl: `step`, and what was measured after it."""
@@ -88,6 +88,8 @@ class Metric:
     """A function of (outputs, targets) of a batch that returns a sum and a count."""
     finish: Finish = ratio
     """From the sum and the count of all batches to the number."""
+    within: tuple[float, float] = ANY
+    """What a sum by its count can be; what clients send beyond that is not believed."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z]\w*", self.key, re.ASCII):
@@ -126,7 +128,7 @@ class Metric:
             raise ValueError(
                 f"metric {self.key!r} is measured of a run: give one of (outputs, targets)"
             )
-        return Score(self.key, self.sums, self.finish)
+        return Score(self.key, self.sums, self.finish, within=self.within)
 
     def value(self, at: Moment) -> Value:
         """What is measured at a moment; None where nothing is."""

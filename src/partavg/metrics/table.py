@@ -6,6 +6,7 @@ from statistics import fmean, pstdev
 from typing import get_args
 
 from partavg.config import LocalAccuracy
+from partavg.evaluation import Evaluation
 from partavg.metrics.metric import Column, Kind, Measure, Metric, Row, Value
 from partavg.metrics.moment import Moment
 from partavg.metrics.names import MetricNames
@@ -18,6 +19,7 @@ from partavg.scores.classes import (
     top_k,
 )
 from partavg.scores.errors import mae, mse
+from partavg.scores.score import POSITIVE, SHARE
 
 
 def presented(asked: Iterable[Metric] = ()) -> list[Metric]:
@@ -130,48 +132,73 @@ def _timings(at: Moment) -> Value:
     return {phase: round(seconds, 3) for phase, seconds in at.timings.items()} or None
 
 
+_LOCAL: dict[LocalAccuracy, Callable[[list[float]], Value]] = {
+    "best": max,
+    "mean": lambda each: sum(each) / len(each),
+    "first": lambda each: each[0],
+    "all": list,
+}
+"""How the accuracies of local models are seen."""
+
+
+def of_local(accuracies: list[float], wanted: Iterable[LocalAccuracy]) -> Row:
+    """The accuracies of local models as they are wanted."""
+    return {f"accuracy_{view}": _LOCAL[view](accuracies) for view in wanted if accuracies}
+
+
 def _locals() -> Iterator[Metric]:
     """The accuracy of local models, as seen in several ways."""
-    views: dict[LocalAccuracy, Callable[[list[float]], Value]] = {
-        "best": max,
-        "mean": lambda each: sum(each) / len(each),
-        "first": lambda each: each[0],
-        "all": list,
-    }
 
     def seen(view: LocalAccuracy) -> Measure:
         def measure(at: Moment) -> Value:
             wanted = view in at.options.local_accuracy and at.evaluates
             found = at.local_accuracies if wanted else []
-            return views[view](found) if found else None
+            return _LOCAL[view](found) if found else None
 
         return measure
 
-    return (Metric(f"accuracy_{view}", seen(view), unit="%", chart="none") for view in views)
+    return (Metric(f"accuracy_{view}", seen(view), unit="%", chart="none") for view in _LOCAL)
+
+
+_CLIENTS: dict[str, tuple[Callable[[list[float]], float], str]] = {
+    "clients_accuracy": (fmean, "accuracy"),
+    "clients_accuracy_worst": (min, "accuracy"),
+    "clients_accuracy_spread": (pstdev, "accuracy"),
+    "clients_loss": (fmean, "loss"),
+}
+"""How the evaluations of clients are seen."""
+
+
+def of_clients(found: Iterable[Evaluation]) -> Row:
+    """What is said of clients' own models on their own test samples, where it could be measured."""
+    each = list(found)
+    seen = {key: _of_clients(key, each) for key in _CLIENTS}
+    return {key: value for key, value in seen.items() if value is not None}
+
+
+def _of_clients(key: str, found: Sequence[Evaluation]) -> float | None:
+    view, what = _CLIENTS[key]
+    known = [value for each in found if (value := getattr(each, what)) is not None]
+    return view(known) if known else None
 
 
 def _clients() -> Iterator[Metric]:
     """Clients' own models on their own test samples: the mean, the worst and how they spread."""
 
-    def seen(view: Callable[[list[float]], float], key: str) -> Measure:
-        def measure(at: Moment) -> Value:
-            each = [getattr(found, key) for found in at.on_clients] if at.evaluates_clients else []
-            known = [value for value in each if value is not None]
-            return view(known) if known else None
-
-        return measure
+    def seen(key: str) -> Measure:
+        return lambda at: _of_clients(key, at.on_clients) if at.evaluates_clients else None
 
     own = "Each client's own model on its own test samples"
-    yield Metric("clients_accuracy", seen(fmean, "accuracy"), "Accuracy of clients",
+    yield Metric("clients_accuracy", seen("clients_accuracy"), "Accuracy of clients",
                  f"{own}, mean over clients, %", unit="%", column="clients' accuracy %",
                  form=".2f", progress="clients {:.1f}%", better="higher")  # fmt: skip
-    yield Metric("clients_accuracy_worst", seen(min, "accuracy"), "Accuracy of the worst client",
-                 f"{own}, %", unit="%", column="worst client %", form=".2f",
-                 better="higher")  # fmt: skip
-    yield Metric("clients_accuracy_spread", seen(pstdev, "accuracy"), "Spread over clients",
+    yield Metric("clients_accuracy_worst", seen("clients_accuracy_worst"),
+                 "Accuracy of the worst client", f"{own}, %", unit="%",
+                 column="worst client %", form=".2f", better="higher")  # fmt: skip
+    yield Metric("clients_accuracy_spread", seen("clients_accuracy_spread"), "Spread over clients",
                  f"{own}, standard deviation of accuracies, %", unit="%", kind="spread",
                  column="spread of clients %", form=".2f", better="lower")  # fmt: skip
-    yield Metric("clients_loss", seen(fmean, "loss"), "Test loss of clients",
+    yield Metric("clients_loss", seen("clients_loss"), "Test loss of clients",
                  f"{own}, mean over clients", chart="log", better="lower")  # fmt: skip
     yield Metric("clients_left_out", _left_out, when="end", kind="spread",
                  column="clients left out", form=".0f", chart="none")  # fmt: skip
@@ -196,7 +223,7 @@ _ALWAYS = (
            column="discrepancy", form="#.3g", chart="log", progress="discrepancy {:.3g}"),
     Metric("discrepancy_parts", _discrepancy_parts, kind="spread", summary=(), chart="none"),
     Metric("accuracy", None, "Accuracy", f"{_ON_TEST}, %", unit="%", column="accuracy %",
-           form=".2f", progress="acc {:.1f}%", better="higher", sums=accuracy),
+           form=".2f", progress="acc {:.1f}%", better="higher", sums=accuracy, within=SHARE),
     Metric("test_loss", _test_loss, "Test loss", _ON_TEST, column="test loss", form=".4f",
            chart="log", better="lower"),
     Metric("bits_per_byte", _bits_per_byte, "Bits per byte", f"{_ON_TEST}, of a text",
@@ -226,22 +253,22 @@ OF_CLIENTS = frozenset(metric.key for metric in _clients())
 _ASKED = (
     Metric("top_k", title="Top-{k} accuracy", note=f"{_ON_TEST}, %", unit="%",
            column="top-{k} %", form=".2f", progress="top {:.1f}%", better="higher",
-           sums=top_k),
+           sums=top_k, within=SHARE),
     Metric("token_accuracy", title="Token accuracy", note=f"{_ON_TEST}, %", unit="%",
            column="token accuracy %", form=".2f", progress="token-acc {:.1f}%", better="higher",
-           sums=token_accuracy),
+           sums=token_accuracy, within=SHARE),
     Metric("binary_accuracy", title="Binary accuracy", note=f"{_ON_TEST}, %", unit="%",
            column="binary accuracy %", form=".2f", progress="binary-acc {:.1f}%", better="higher",
-           sums=binary_accuracy),
+           sums=binary_accuracy, within=SHARE),
     Metric("f1", title="F1, {average}", note=_ON_TEST, column="F1 {average}", form=".3f",
-           progress="F1 {:.3f}", better="higher", sums=f1),
+           progress="F1 {:.3f}", better="higher", sums=f1, within=SHARE),
     Metric("perplexity", title="Perplexity", note=_ON_TEST, column="perplexity", form=".2f",
            chart="log", progress="perplexity {:.4g}", better="lower", sums=perplexity,
-           finish=lambda total, count: (total / count).exp()),
+           finish=lambda total, count: (total / count).exp(), within=POSITIVE),
     Metric("mse", title="Mean squared error", note=_ON_TEST, column="MSE", chart="log",
-           progress="MSE {:.4g}", better="lower", sums=mse),
+           progress="MSE {:.4g}", better="lower", sums=mse, within=POSITIVE),
     Metric("mae", title="Mean absolute error", note=_ON_TEST, column="MAE", chart="log",
-           progress="MAE {:.4g}", better="lower", sums=mae),
+           progress="MAE {:.4g}", better="lower", sums=mae, within=POSITIVE),
 )  # fmt: skip
 """What they measure where `metrics.extra` names it."""
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import torch
@@ -14,6 +15,9 @@ Finish = Callable[[Tensor, Tensor], Tensor | float]
 """(sum, count) of all batches, in float64 -> the number."""
 
 Pair = tuple[Tensor | float, Tensor | float]
+
+ANY, POSITIVE, SHARE = (-inf, inf), (0.0, inf), (0.0, 1.0)
+"""What a sum by its count can be: any number, none below 0, a share."""
 
 
 class Unmeasurable(ValueError):
@@ -39,6 +43,8 @@ class Score:
     finish: Finish = ratio
     required: bool = True
     """Whether it is an error if it cannot be measured; otherwise it is left out."""
+    within: tuple[float, float] = ANY
+    """What the sum by the count can be: others' numbers beyond that are not believed."""
 
     def of(self, outputs: Any, targets: Tensor) -> Pair | None:
         """The sum and the count of a batch; None where it cannot be measured."""
