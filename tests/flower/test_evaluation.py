@@ -189,7 +189,7 @@ def test_local_models_are_measured_if_asked_for(tmp_path: Path) -> None:
     assert len(row["accuracy_all"]) == CLIENTS
     assert row["accuracy_mean"] == pytest.approx(sum(row["accuracy_all"]) / CLIENTS)
     assert "test_loss" not in row, "the server has samples of its own"
-    kept = checkpoint.load(tmp_path / "node0" / "test") or {}
+    kept = checkpoint.load(next((tmp_path / "node0" / "test" / "client-0").iterdir())) or {}
     local = kept["workers"]["params"][0], kept["workers"]["buffers"][0]
     module = run.server._agreement.model.module(*local)
     samples, whose = union()

@@ -11,5 +11,6 @@ except ModuleNotFoundError as error:  # pragma: no cover
     ) from error
 
 from partavg.flower.app import client_app, server_app
+from partavg.flower.own_loop import LocalWork
 
-__all__ = ["client_app", "server_app"]
+__all__ = ["LocalWork", "client_app", "server_app"]

@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -15,24 +14,25 @@ from torch import Tensor, nn
 
 from partavg.backends.simulate import Augment
 from partavg.core.aggregate import Aggregate, weighted_sum
-from partavg.core.loop import Batch
-from partavg.data.batches import Batches
 from partavg.data.convert import as_samples
 from partavg.engines.looped import Looped
 from partavg.engines.model import Loss
 from partavg.evaluation import Transform, unchanged
 from partavg.flower.client import Client
 from partavg.flower.examiner import Examiner
+from partavg.flower.feed import Feed, View, feed_of
 from partavg.flower.identity import KEY, Signer, fingerprint
 from partavg.flower.memory import memory_of
+from partavg.flower.own_loop import OwnLoop, check_only_averages
 from partavg.flower.protocol import Agreement
 from partavg.flower.run import FederatedRun
 from partavg.flower.settings import Settings
 from partavg.flower.transport import Transport
 from partavg.scores.mean_loss import MeanLoss
 
-Data = Callable[[Context], tuple[Tensor, Tensor]]
-"""The samples that a client owns: inputs and targets."""
+Data = Callable[[Context], Any]
+"""What a client owns: a DataLoader or another iterable of batches, or samples as `as_samples` takes
+them, which batches are drawn from."""
 
 Test = Callable[[Context], Any]
 """The samples that a client measures models on, as `as_samples` takes them; None if it has none."""
@@ -46,6 +46,7 @@ def client_app(
     transform: Augment | None = None,
     share_loss: bool = False,
     test: Test | None = None,
+    local_steps: OwnLoop | None = None,
 ) -> ClientApp:
     """A Flower ClientApp that trains `model` on what `data` returns on this node.
 
@@ -53,9 +54,11 @@ def client_app(
     mini-batch loss too if `share_loss` is set. `transform` is that of `Simulation`.
 
     `test` returns samples of this node to measure averaged models on, or None: sums and counts of
-    the loss and of the metrics leave the client then.
+    the loss and of the metrics leave the client then. `local_steps(module, work)` is a training
+    loop of your own, see `LocalWork`.
     """
-    app, clients = ClientApp(), _Clients(model, loss, data, transform, share_loss, test)
+    app = ClientApp()
+    clients = _Clients(model, loss, data, transform, share_loss, test, local_steps)
 
     @app.query("partavg")
     def introduce(message: Message, context: Context) -> Message:
@@ -107,44 +110,39 @@ class _Clients:
     transform: Augment | None
     share_loss: bool
     test: Test | None
+    local_steps: OwnLoop | None
     _last_run: tuple[Any, Settings, Agreement] | None = None
 
     def of(self, context: Context) -> Client:
         """The client of the node that a context is of."""
         settings, agreement = self._agreed(context)
         index, device = _index(context), _device(context)
-        inputs, targets = self.data(context)
-        if len(inputs) != len(targets) or not len(inputs):
-            raise ValueError(
-                f"client {index} has {len(inputs)} inputs and {len(targets)} targets: return as "
-                f"many of both, at least one"
-            )
-        training, seen = settings.config.training, self.transform
-        # Streams are numbered by client; those of the others are never read.
-        others = [torch.zeros(1, dtype=torch.long)] * index
-        samples = Batches([*others, torch.arange(len(inputs))], training.batch, training.seed)
-        me = np.array([index])
-
-        def batch(step: int) -> Batch:
-            indices, keys = samples(step, me)
-            drawn, keys = inputs[indices].to(device), keys.to(device)
-            return Batch(seen(drawn, keys) if seen else drawn, targets[indices].to(device), keys)
-
+        training = settings.config.training
+        view = View(
+            index, training.batch, training.seed, device, agreement.model.dtype, self.transform
+        )
         signer = _signer(context)
         node = fingerprint(signer.public) if signer else ""
         return Client(
             index=index,
-            samples=len(inputs),
             agreement=agreement,
             engine=Looped(agreement.model),
-            batches=batch,
+            feed=self._feed(context, view),
             lr=settings.rate,
             memory=memory_of(context, settings.flower.job, index, node),
             node=context.node_id,
             signer=signer,
             shares_loss=self.share_loss,
             examiner=partial(self._examiner, context, settings, agreement) if self.test else None,
+            own_loop=self.local_steps,
+            seed=training.seed,
         )
+
+    def _feed(self, context: Context, view: View) -> Feed:
+        try:
+            return feed_of(self.data(context), view)
+        except ValueError as error:
+            raise ValueError(f"the data of client {view.client}: {error}") from error
 
     def _examiner(
         self, context: Context, settings: Settings, agreement: Agreement
@@ -164,7 +162,10 @@ class _Clients:
         key = dict(context.run_config), _device(context)
         if self._last_run is None or self._last_run[0] != key:
             settings = Settings.read(context.run_config)
-            self._last_run = key, settings, settings.agreement(self.model, self.loss, key[1])
+            agreement = settings.agreement(self.model, self.loss, key[1])
+            if self.local_steps:
+                check_only_averages(agreement.solver)
+            self._last_run = key, settings, agreement
         return self._last_run[1:]
 
 

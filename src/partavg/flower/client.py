@@ -9,17 +9,19 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
 from partavg.core.abilities import step_weight
-from partavg.core.loop import Batch, Engine, train
+from partavg.core.loop import Engine, train
 from partavg.core.partition import Partition
 from partavg.core.plan import Plan
 from partavg.core.schedule import Schedule
 from partavg.core.workers import Workers, upgrade_
-from partavg.flower import messages, scores
+from partavg.flower import messages, own_loop, scores
 from partavg.flower.averages import Averages
 from partavg.flower.examiner import Examiner
+from partavg.flower.feed import Feed
 from partavg.flower.identity import Signer
 from partavg.flower.memory import Memory
 from partavg.flower.messages import Hello, Order, Question, Reply
+from partavg.flower.own_loop import OwnLoop
 from partavg.flower.protocol import (
     Agreement,
     decode_,
@@ -37,10 +39,9 @@ class Client:
     """Carries out orders, each once, on the row that its memory keeps."""
 
     index: int
-    samples: int
     agreement: Agreement
     engine: Engine
-    batches: Callable[[int], Batch]
+    feed: Feed
     lr: Callable[[int], float]
     memory: Callable[[str], Memory]
     """Of each start of a job, by its token."""
@@ -50,6 +51,9 @@ class Client:
     shares_loss: bool = False
     examiner: Callable[[], Examiner | None] | None = None
     """Where the client may have test samples, and lets others know how models do on them."""
+    own_loop: OwnLoop | None = None
+    """An app's own training loop."""
+    seed: int = 0
 
     def introduce(self, content: RecordDict) -> RecordDict:
         """What the server must know to let it join."""
@@ -57,7 +61,7 @@ class Client:
         key = self.signer.public if self.signer else ""
         examiner = self.examiner() if self.examiner else None
         tests = examiner.samples.size if examiner else 0
-        hello = Hello(self.index, self.samples, self.agreement.digest(), key, tests)
+        hello = Hello(self.index, self.feed.samples, self.agreement.digest(), key, tests)
         return self._signed(messages.write(messages.REPLY, hello), **asdict(question))
 
     def carry_out(self, content: RecordDict) -> RecordDict:
@@ -67,7 +71,7 @@ class Client:
         """
         order = messages.read(content, messages.ORDER, Order)
         brought = self._brought(content, order)
-        reply = Reply(order.turn, self.index, self.samples)
+        reply = Reply(order.turn, self.index, self.feed.samples)
         memory = self.memory(order.token)
         with memory.lock():
             saved = memory.load()
@@ -85,11 +89,16 @@ class Client:
                 self._take_(workers, order, brought)
                 if self.examiner:
                     averages = self._renewed(averages, workers, order)
+                kept = saved or {}
+                self.feed.place.update(kept.get("place", {}))
+                own = kept.get("own", {})
                 saved = {
                     "turn": order.turn,
-                    "loss": self._train_(workers, order),
+                    "loss": self._train_(workers, order, own),
                     "workers": workers.state(),
                     **({"averages": [averages.params, averages.buffers]} if averages else {}),
+                    **({"place": dict(self.feed.place)} if self.feed.place else {}),
+                    **({"own": own} if own else {}),
                 }
                 memory.save(order.turn, saved)
             if self.shares_loss:
@@ -190,8 +199,12 @@ class Client:
                 weight = weigh(workers.steps[:, clock], age) if weigh else 1
                 workers.lr_sum[:, clock] += self.lr(taken) * weight
 
-    def _train_(self, workers: Workers, order: Order) -> float:
-        """Take the local steps; the mean loss."""
+    def _train_(self, workers: Workers, order: Order, own: dict[str, Any]) -> float:
+        """Take the local steps; the mean loss. What is the app's `own` is kept between messages."""
+        if self.own_loop:
+            return own_loop.train_(
+                self.own_loop, workers, self.agreement, order, self.feed, self.lr, own, self.seed
+            )
         workers.step = order.start
         known, shared = self.agreement.plan.partition, self.agreement.param_spans
         alone = Plan(
@@ -203,7 +216,7 @@ class Client:
         records = train(
             workers,
             self.engine,
-            self.batches,
+            self.feed,
             plan=alone,
             solver=self.agreement.solver,
             lr=self.lr,
