@@ -1,7 +1,7 @@
 """What travels, to the byte."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from threading import Event
@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from partavg.flower import client_app, messages, transport
 from partavg.flower.run import FederatedRun
 from partavg.flower.settings import Settings
-from partavg.flower.transport import Transport
+from partavg.flower.transport import Answer, Sent, Transport
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -57,6 +57,13 @@ def test_an_exchange_costs_its_part_and_little_more(tmp_path: Path, parts: int) 
             assert part < spent < 1.01 * part + 2048
 
 
+def answers_to(sent: Sent) -> Iterator[Answer]:
+    """All of them, as they come."""
+    while sent.missing:
+        if answer := sent.take(0.05):
+            yield answer
+
+
 class Silent(FakeGrid):
     """A grid where a node never answers: looking for its answer blocks until all is over."""
 
@@ -79,8 +86,8 @@ def test_silence_ends_at_the_deadline_and_delays_nobody_else(
     content = RecordDict(
         {messages.ORDER: messages.write(messages.ORDER, messages.Reply(0, 0, 0))[messages.ORDER]}
     )
-    asked = Transport(grid).ask(
-        dict.fromkeys((100, 101, 102), content), "query.partavg", 0, seconds()
+    asked = answers_to(
+        Transport(grid).send(dict.fromkeys((100, 101, 102), content), "query.partavg", 0, seconds())
     )
     answers = [next(asked), next(asked)]
     assert sorted(answer.node for answer in answers) == [101, 102]
@@ -126,7 +133,7 @@ def test_looks_for_answers_are_bounded(clients: int) -> None:
     """Each of them is work for the SuperLink, whoever's answer it is for."""
     grid = Nobody(ClientApp(), {}, {node: {} for node in range(clients)})
     contents = {node: RecordDict() for node in range(clients)}
-    answers = list(Transport(grid).ask(contents, "train", 1, 0.5))
+    answers = list(answers_to(Transport(grid).send(contents, "train", 1, 0.5)))
     assert all("did not answer within 0.5 s" in answer.problem for answer in answers)
     assert grid.looks <= 600 * 0.5 + 2 * clients
 

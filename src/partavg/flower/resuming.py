@@ -22,8 +22,8 @@ CHANGES = "changes.jsonl"
 """What was changed when a run went on, in its folder: a line each time."""
 _FREE = {
     "flower.folder", "flower.resume", "flower.local_steps",  # the interval says it
-    "flower.min_clients", "flower.deadline", "flower.wait", "flower.patience", "flower.rest",
-    "flower.catch_up", "flower.keys", "flower.max_samples", "flower.max_weight",
+    "flower.min_clients", "flower.first", "flower.deadline", "flower.wait", "flower.patience",
+    "flower.rest", "flower.catch_up", "flower.keys", "flower.max_samples", "flower.max_weight",
     "flower.max_change", "metrics.evaluate_every",
     "metrics.clients_every", "metrics.sinks", "metrics.tensorboard",
     "training.steps",

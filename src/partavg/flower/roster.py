@@ -26,6 +26,8 @@ class Member:
     messages: int = 0
     away: list[tuple[int, str]] = field(default_factory=list)
     """The last steps at which it did not take part though it should have, and why."""
+    late: int = 0
+    """How often the others did not wait for it."""
     absences: int = 0
     """How often it did not."""
     missed: int = 0

@@ -9,6 +9,7 @@ from time import monotonic, sleep
 from torch import Tensor
 
 from partavg.flower import messages, scores
+from partavg.flower.flight import Flight, Taken
 from partavg.flower.identity import check_signature
 from partavg.flower.messages import Order, Reply
 from partavg.flower.orders import Orders
@@ -24,6 +25,7 @@ log = logging.getLogger("flwr")
 
 CARRY_OUT = "train.partavg"
 """What a message asks for, as Flower names it; app.py answers."""
+_IDLE, _SHORT = 1.0, 0.02  # seconds of waiting after which something else may be done
 _GREETING = 10.0  # seconds that nodes get to introduce themselves, whatever the rules
 
 
@@ -42,6 +44,8 @@ class Round:
     capped: list[int] = field(default_factory=list)
     samples: dict[int, int] = field(default_factory=dict)
     """The new counts of those that have another one now."""
+    late: list[int] = field(default_factory=list)
+    """Who was not waited for."""
     seconds: float = 0.0
 
 
@@ -55,6 +59,7 @@ class Rounds:
         self._transport, self._agreement, self._rules = transport, agreement, rules
         self._welcome = Welcome(transport, agreement, rules, token)
         self._until: dict[int, float] = {}
+        self._late: list[Flight] = []
 
     def resume(self, roster: Roster, token: str) -> None:
         """Go on with the clients of a job that was started before."""
@@ -76,13 +81,24 @@ class Rounds:
                 )
             sleep(min(0.5, 0.02 + 0.05 * waited))
 
-    def ask(self, clients: Sequence[int], orders: Orders, *, need: int) -> Round:
-        """Ask clients until enough of them gave an answer that holds; name those that did not."""
+    def ask(
+        self, clients: Sequence[int], orders: Orders, *, need: int, enough: int | None = None
+    ) -> Round:
+        """Ask clients until as many as `need` gave an answer that holds; name those that did not.
+
+        Where that is said, nobody waits for more than `enough`.
+        """
         began, rules, step = monotonic(), self._rules, orders.until
         found = Round()
         while True:
             self._welcome.look(self.roster)
-            self._ask_missing(found, clients, orders, all_of_them=bool(found.away))
+            self._ask_missing(
+                found,
+                clients,
+                orders,
+                all_of_them=bool(found.away),
+                enough=len(clients) if enough is None else enough,
+            )
             if len(found.replies) >= need:
                 break
             if monotonic() - began > rules.patience:
@@ -92,6 +108,8 @@ class Rounds:
                     f"that, then start again with flower.resume = true"
                 )
             sleep(min(1.0, rules.patience / 20))
+        for client in found.late:
+            self.roster[client].late += 1
         for client, reason in sorted(found.away.items()):
             self._was_away(client, step, reason)
         found.seconds = monotonic() - began
@@ -110,58 +128,115 @@ class Rounds:
             self.roster[client].was_away(step, reason)
 
     def _ask_missing(
-        self, found: Round, clients: Sequence[int], orders: Orders, *, all_of_them: bool
+        self,
+        found: Round,
+        clients: Sequence[int],
+        orders: Orders,
+        *,
+        all_of_them: bool,
+        enough: int,
     ) -> None:
         """One try; what was answered in an earlier one still counts.
 
-        Who missed deadlines in a row is asked only now and then, unless too few are left.
+        Who missed deadlines in a row is asked only now and then, unless too few are left. Who is
+        still busy with an order of before is asked when it is done with that.
         """
         here, roster = self._here(), self.roster
         missing = [client for client in clients if client not in found.replies]
         rests = {c for c in missing if self._rests(c)} if not all_of_them else set()
         found.away = {client: self._why_not_asked(client, client in rests) for client in missing}
-        asked = {c: orders.order(c, roster[c]) for c in missing if c in here and c not in rests}
-        nodes = {roster[client].node: client for client in asked}
-        contents = {
-            roster[client].node: messages.write(messages.ORDER, order, handout.array)
-            for client, (order, handout) in asked.items()
-        }
-        most = {roster[client].node: self._most(order) for client, (order, _) in asked.items()}
-        for answer in self._transport.ask(
-            contents,
-            CARRY_OUT,
-            orders.turn,
-            self._rules.deadline,
-            most,
-            idle=lambda: self._welcome.look(roster),
-        ):
-            client = nodes[answer.node]
-            order, handout = asked[client]
-            member = roster[client]
-            member.received += answer.sent
-            member.sent += answer.received
-            self._count_missed(client, answer)
-            try:
-                reply, array = self._checked(answer, client, order)
-                if order.send == "scores" and answer.content:
-                    known = self._rules.scores, self._rules.max_samples
-                    found.scores[client] = scores.read(answer.content, *known)
-            except ValueError as error:
-                found.away[client] = cleaned(str(error))
-                continue
-            member.messages += 1
-            member.seen = order.until
-            if order.bring != "averages":  # to look at only
-                member.heard(order.turn, handout.parts, averages=order.bring != "model")
-            self._count_samples(found, client, reply.samples)
-            del found.away[client]
-            found.replies[client] = reply
-            if array is not None:
-                found.arrays[client] = array
+        waiting = {client for client in missing if client in here and client not in rests}
+        flying: list[Flight] = []
+        while len(found.replies) < enough:
+            silent = self._hear_late(found) & waiting
+            found.away |= dict.fromkeys(silent, "it is past the deadline of an earlier order")
+            free = waiting - silent - self._busy()
+            waiting -= silent | free
+            flying += [self._send(sorted(free), orders)] if free else []
+            on_their_way = [flight for flight in flying if flight.sent.missing]
+            if not waiting and not on_their_way:
+                break
+            patience = _SHORT if waiting or len(on_their_way) > 1 else _IDLE
+            taken = [flight.take(patience) for flight in on_their_way]
+            for answered in taken:
+                if answered:
+                    self._take(found, answered)
+            if not any(taken):
+                self._welcome.look(roster)
+                sleep(0 if on_their_way else _SHORT)
+        self._wait_no_longer(found, flying, waiting)
         # Sums must not depend on who was quickest.
         found.replies = dict(sorted(found.replies.items()))
         found.arrays = dict(sorted(found.arrays.items()))
         found.scores = dict(sorted(found.scores.items()))
+
+    def _send(self, clients: Sequence[int], orders: Orders) -> Flight:
+        """Orders on their way."""
+        roster = self.roster
+        told = {roster[c].node: (c, *orders.order(c, roster[c])) for c in clients}
+        contents = {
+            node: messages.write(messages.ORDER, order, handout.array)
+            for node, (_, order, handout) in told.items()
+        }
+        most = {node: self._most(order) for node, (_, order, _) in told.items()}
+        deadline = self._rules.deadline
+        sent = self._transport.send(contents, CARRY_OUT, orders.turn, deadline, most)
+        return Flight(sent, told)
+
+    def _take(self, found: Round, taken: Taken) -> None:
+        """Take up an answer, if it holds."""
+        client, order, _, answer = taken
+        try:
+            reply, array = self._heard(found, taken)
+            if order.send == "scores" and answer.content:
+                known = self._rules.scores, self._rules.max_samples
+                found.scores[client] = scores.read(answer.content, *known)
+        except ValueError as error:
+            found.away[client] = cleaned(str(error))
+            return
+        del found.away[client]
+        found.replies[client] = reply
+        if array is not None:
+            found.arrays[client] = array
+
+    def _heard(self, found: Round, taken: Taken) -> tuple[Reply, Tensor | None]:
+        """An answer that holds, and what its client has now; a ValueError for one that does not."""
+        client, order, handout, answer = taken
+        member = self.roster[client]
+        member.received += answer.sent
+        member.sent += answer.received
+        self._count_missed(client, answer)
+        reply, array = self._checked(answer, client, order)
+        member.messages += 1
+        member.seen = order.until
+        if order.bring != "averages":  # to look at only
+            member.heard(order.turn, handout.parts, averages=order.bring != "model")
+        self._count_samples(found, client, reply.samples)
+        return reply, array
+
+    def _wait_no_longer(self, found: Round, flying: Sequence[Flight], waiting: set[int]) -> None:
+        """Enough have answered: the others are late, and are asked again when they are done."""
+        self._late += [flight for flight in flying if flight.sent.missing]
+        found.late = sorted(waiting.union(*(flight.clients for flight in flying)))
+        for client in found.late:
+            del found.away[client]
+
+    def _busy(self) -> set[int]:
+        """The clients whose answers were not waited for, and have not come yet."""
+        return {client for flight in self._late for client in flight.clients}
+
+    def _hear_late(self, found: Round) -> set[int]:
+        """Take note of what came too late to count; return who was silent until its deadline."""
+        silent = set()
+        for flight in self._late:
+            while taken := flight.take():
+                try:
+                    self._heard(found, taken)
+                except ValueError as error:
+                    log.info("client %d, late: %s", taken.client, cleaned(str(error)))
+                    silent |= {taken.client} if taken.answer.silent else set()
+        self._late = [flight for flight in self._late if flight.sent.missing]
+        return silent
 
     def _checked(self, answer: Answer, client: int, order: Order) -> tuple[Reply, Tensor | None]:
         """An answer that may touch the model; a ValueError says why another may not."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import ceil
 
 from partavg.scores.score import Score
 
@@ -16,6 +17,8 @@ class Rules:
     """Seconds for one answer."""
     wait: float = 60.0
     """Seconds to wait at the start for all clients; then `min_clients` are enough."""
+    first: float | None = None
+    """How many answers end an exchange, a number or a fraction; all if None."""
     patience: float = 600.0
     """Seconds to wait for `min_clients` before giving up."""
     rest: float = 3600.0
@@ -54,6 +57,13 @@ class Rules:
                 f'in --node-config, key="…"'
             )
         raise ValueError(f"the key of client {client} is not one that flower.keys gives it")
+
+    def enough(self, clients: int) -> int:
+        """How many answers of so many clients end an exchange."""
+        if self.first is None:
+            return clients
+        wanted = self.first if self.first >= 1 else ceil(self.first * clients)
+        return min(clients, max(int(wanted), self.min_clients))
 
     def rest_after(self, missed: int) -> float:
         """Seconds until a client is asked again that missed so many deadlines in a row."""

@@ -207,6 +207,8 @@ class FederatedRun:
         }
         if exchange.samples:
             row["samples"] = {str(client): count for client, count in exchange.samples.items()}
+        if exchange.late:
+            row["late"] = list(exchange.late)
         if exchange.capped:
             row["capped"] = list(exchange.capped)
         if exchange.loss is not None:
@@ -261,6 +263,7 @@ class FederatedRun:
                     "samples": member.samples,
                     "sent": member.sent,
                     "received": member.received,
+                    "late": member.late,
                     "absences": member.absences,
                     "tests": member.tests,
                     "scored": member.scored,

@@ -48,6 +48,8 @@ class Exchange(NamedTuple):
     """The new counts of those whose data grew."""
     scores: Mapping[int, Scores] = {}
     """What clients measured on their own test samples."""
+    late: tuple[int, ...] = ()
+    """Who was not waited for."""
 
 
 class Server:
@@ -112,7 +114,8 @@ class Server:
         now = self.progress
         until = now.step + self._local_steps
         (due,) = self._agreement.plan.schedule(until)
-        found = self._round(self._active(until), until, "part", due)
+        active = self._active(until)
+        found = self._round(active, until, "part", due, enough=self._rules.enough(len(active)))
         weights = self._average("part", due, found, until)
         discrepancy = self._discrepancy(found, weights, due)
         every = self._rules.evaluate_every
@@ -207,7 +210,14 @@ class Server:
         return _record("end", now.step, now.part, found, weights)
 
     def _round(
-        self, clients: Sequence[int], until: int, send: Sent, due: int, *, required: bool = True
+        self,
+        clients: Sequence[int],
+        until: int,
+        send: Sent,
+        due: int,
+        *,
+        required: bool = True,
+        enough: int | None = None,
     ) -> Round:
         """One round of messages: hand out what clients lack, take back what they send."""
         now = self.progress
@@ -223,7 +233,7 @@ class Server:
             active=self._active(max(1, now.step)),
         )
         need = min(self._rules.min_clients, len(clients)) if required else 0
-        found = self._rounds.ask(clients, orders, need=need)
+        found = self._rounds.ask(clients, orders, need=need, enough=enough)
         now.turn = orders.turn
         return found
 
@@ -326,5 +336,5 @@ def _record(
     clients = tuple(found.replies)
     return Exchange(
         stage, step, part, clients, found.away, found.seconds, loss, discrepancy,
-        tuple(found.capped), found.samples, found.scores,
+        tuple(found.capped), found.samples, found.scores, tuple(found.late),
     )  # fmt: skip

@@ -51,6 +51,7 @@ class Federation:
     resume: bool = False
     local_steps: Annotated[int, Ge(1)] | None = None
     min_clients: Annotated[int, Ge(1)] | None = None
+    first: Annotated[float, Gt(0)] | None = None
     deadline: Annotated[float, Gt(0)] = 300.0
     wait: Annotated[float, Ge(0)] = 60.0
     patience: Annotated[float, Ge(0)] = 600.0
@@ -133,6 +134,7 @@ class Settings:
         return Rules(
             clients=workers,
             min_clients=flower.min_clients or min(2, self._active),
+            first=flower.first,
             deadline=flower.deadline,
             wait=flower.wait,
             patience=flower.patience,
@@ -234,6 +236,18 @@ class Settings:
             raise ValueError(
                 f"flower.min_clients = {self.flower.min_clients} is more than the {self._active} "
                 f"clients that are active: use 1 to {self._active}"
+            )
+        first = self.flower.first
+        if first is not None and first > 1 and first != int(first):
+            raise ValueError(
+                f"flower.first = {first} is no number of clients: use a whole one, or a fraction "
+                f"below 1"
+            )
+        least = self.flower.min_clients or min(2, self._active)
+        if first is not None and first >= 1 and not least <= first <= self._active:
+            raise ValueError(
+                f"flower.first = {first:g} is not between flower.min_clients = {least} and the "
+                f"{self._active} clients that are active"
             )
         self._check_weights()
         self._check_participation()

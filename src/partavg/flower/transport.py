@@ -1,6 +1,6 @@
 """Messages to nodes and their answers, each with its own deadline."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
@@ -14,7 +14,6 @@ from partavg.sentences import cleaned
 
 _LOOKS = 600  # a second at most, for the answers of all clients: each is work for the SuperLink
 _LAST_LOOK = 0.5  # seconds between two looks for an answer that is slow to come
-_IDLE = 1.0  # seconds of waiting after which something else may be done
 _EXPIRED = 3  # Flower's error code of a message that nobody answered in time
 
 
@@ -40,27 +39,6 @@ class Transport:
     def nodes(self) -> list[int]:
         """The nodes that Flower takes to be there."""
         return sorted(self.grid.get_node_ids())
-
-    def ask(
-        self,
-        contents: Mapping[int, RecordDict],
-        action: str,
-        turn: int,
-        seconds: float,
-        most: Mapping[int, int] | None = None,
-        idle: Callable[[], None] | None = None,
-    ) -> Iterator[Answer]:
-        """Send a message to each of some nodes; yield an answer for each, in the order they come.
-
-        Whoever waits long is `idle` now and then.
-        """
-        sent = self.send(contents, action, turn, seconds, most)
-        while sent.missing:
-            answer = sent.take(_IDLE)
-            if answer:
-                yield answer
-            elif idle:
-                idle()
 
     def send(
         self,

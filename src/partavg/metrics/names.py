@@ -12,7 +12,8 @@ from partavg.registry import Names, mismatch
 from partavg.sentences import shown
 
 _TAKEN = frozenset({"step", "steps", "scale", "stage", "part", "clients", "away", "sent",
-                    "received", "seconds_per_exchange", "ranks", "judged_on"})  # fmt: skip
+                    "received", "late", "capped", "seconds_per_exchange", "ranks",
+                    "judged_on"})  # fmt: skip
 """What rows and summaries hold beside metrics."""
 
 

@@ -20,7 +20,7 @@ Numbers = NDArray[np.float64]
 
 _PARTS = "discrepancy_parts"
 _MOST = 1e100  # what is larger could not be drawn
-_UNUSED = {"step", "lr", "messages", "stage", "part", "clients", "away", "sent", "received",
+_UNUSED = {"step", "lr", "messages", "stage", "part", "clients", "away", "late", "sent", "received",
            "accuracy_all"}  # fmt: skip
 
 
