@@ -1,5 +1,6 @@
 """A small federation and the simulation that it must equal."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from partavg.flower import client_app, server_app
 from partavg.flower.run import FederatedRun
 from partavg.flower.settings import Settings
 from partavg.flower.transport import Transport
+from partavg.session import Stop
+from partavg.sinks.sink import SinkLike
 
 CLIENTS = 3
 
@@ -99,6 +102,8 @@ def server(
     aggregate: Aggregate = weighted_sum,
     *,
     has_samples: bool = True,
+    sinks: Sequence[SinkLike] = (),
+    stop: Stop | None = None,
     **changes: Any,
 ) -> FederatedRun:
     """The server's half, not yet started."""
@@ -106,7 +111,8 @@ def server(
     chosen = Settings.read(config)
     agreement = chosen.agreement(model, F.cross_entropy, torch.device("cpu"), aggregate)
     test = everything() if has_samples else None
-    return FederatedRun(chosen, agreement, Transport(grid), test, unchanged)
+    transport = Transport(grid)
+    return FederatedRun(chosen, agreement, transport, test, unchanged, sinks=sinks, stop=stop)
 
 
 def simulation(changes: dict[str, Any], **given: Any) -> Simulation:

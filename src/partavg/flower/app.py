@@ -1,6 +1,7 @@
 """The two halves of an app: the client's, with your data, and the server's."""
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,8 @@ from partavg.flower.run import FederatedRun
 from partavg.flower.settings import Settings
 from partavg.flower.transport import Transport
 from partavg.scores.mean_loss import MeanLoss
+from partavg.session import Stop
+from partavg.sinks.sink import SinkLike
 
 Data = Callable[[Context], Any]
 """What a client owns: a DataLoader or another iterable of batches, or samples as `as_samples` takes
@@ -58,7 +61,8 @@ def client_app(
     loop of your own, see `LocalWork`.
     """
     app = ClientApp()
-    clients = _Clients(model, loss, data, transform, share_loss, test, local_steps)
+    folder = _folder_of_caller()
+    clients = _Clients(model, loss, data, transform, share_loss, test, local_steps, folder)
 
     @app.query("partavg")
     def introduce(message: Message, context: Context) -> Message:
@@ -78,20 +82,26 @@ def server_app(
     *,
     transform: Augment | None = None,
     aggregate: Aggregate = weighted_sum,
+    sinks: Sequence[SinkLike] = (),
+    stop: Stop | None = None,
 ) -> ServerApp:
     """A Flower ServerApp that averages parts of the clients' models.
 
     `test` returns samples to evaluate the averaged model on, if the server has any. `aggregate` is
-    what it makes of the clients' messages, by default their weighted sum.
+    what it makes of the clients' messages, by default their weighted sum. `sinks` and `stop` are
+    those of `partavg.follow`: functions of a row, sinks or names of some, and whether to end early.
     """
-    app = ServerApp()
+    app, folder = ServerApp(), _folder_of_caller()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        settings = Settings.read(context.run_config)
+        settings = Settings.read(context.run_config, folder)
         agreement = settings.agreement(model, loss, torch.device("cpu"), aggregate)
-        samples = test() if test else None
-        for _ in FederatedRun(settings, agreement, Transport(grid), samples, _seen(transform)):
+        samples, seen = test() if test else None, _seen(transform)
+        run = FederatedRun(
+            settings, agreement, Transport(grid), samples, seen, sinks=sinks, stop=stop
+        )
+        for _ in run:
             pass
 
     return app
@@ -111,6 +121,7 @@ class _Clients:
     share_loss: bool
     test: Test | None
     local_steps: OwnLoop | None
+    folder: Path
     _last_run: tuple[Any, Settings, Agreement] | None = None
 
     def of(self, context: Context) -> Client:
@@ -161,12 +172,21 @@ class _Clients:
     def _agreed(self, context: Context) -> tuple[Settings, Agreement]:
         key = dict(context.run_config), _device(context)
         if self._last_run is None or self._last_run[0] != key:
-            settings = Settings.read(context.run_config)
+            settings = Settings.read(context.run_config, self.folder)
             agreement = settings.agreement(self.model, self.loss, key[1])
             if self.local_steps:
                 check_only_averages(agreement.solver)
             self._last_run = key, settings, agreement
         return self._last_run[1:]
+
+
+def _folder_of_caller() -> Path:
+    """Where the app lies that calls one of the functions above: files that settings name are there.
+
+    Flower starts it from wherever its own programs were started.
+    """
+    file = sys._getframe(2).f_globals.get("__file__")
+    return Path(file).resolve().parent if file else Path.cwd()
 
 
 def _device(context: Context) -> torch.device:

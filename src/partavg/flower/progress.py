@@ -26,6 +26,8 @@ class ServerProgress:
     """Of all clients, those that the sums are of."""
     models: dict[int, Tensor] = field(default_factory=dict)
     """From one client to another."""
+    ends: int | None = None
+    """The step at which it was told to end; else it ends with its budget."""
     changes: Changes = field(default_factory=dict)
     """How far parts moved in their last averages."""
 

@@ -2,7 +2,7 @@
 
 import logging
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from statistics import median
 from time import monotonic
@@ -23,9 +23,10 @@ from partavg.flower.transport import Transport
 from partavg.folder import RunFolder, write_json
 from partavg.metrics.metric import Row
 from partavg.metrics.table import summarize
-from partavg.sinks import chosen
+from partavg.session import Stop
+from partavg.sinks import chosen, sinks_of
 from partavg.sinks.jsonl import JsonLines
-from partavg.sinks.sink import Feed, RunInfo
+from partavg.sinks.sink import Feed, RunInfo, SinkLike
 
 log = logging.getLogger("flwr")
 
@@ -43,9 +44,13 @@ class FederatedRun:
         transport: Transport,
         test: tuple[Tensor, Tensor] | None,
         seen: Transform,
+        *,
+        sinks: Sequence[SinkLike] = (),
+        stop: Stop | None = None,
     ) -> None:
         self._settings, self._agreement, self._test, self._seen = settings, agreement, test, seen
-        self._sinks = chosen(settings.config.metrics)
+        self._sinks = [*chosen(settings.config.metrics), *sinks_of(sinks)]
+        self._stop = stop
         self._asked = settings.asked
         self.folder = RunFolder(settings.folder)
         self.server = Server(
@@ -86,10 +91,16 @@ class FederatedRun:
                 before = exchange.step
                 self._seconds = monotonic() - began
                 feed.take(row)
+                if self._asked_to_stop(row):
+                    self.server.stop()
                 self._save()
                 log.info("partavg: %s", self._said(row))
                 yield row
             feed.end(self._finish())
+
+    def _asked_to_stop(self, row: Row) -> bool:
+        """Asked where training may end: not while models change hands."""
+        return bool(self._stop and row["stage"] in ("exchange", "evaluation") and self._stop(row))
 
     def _about(self) -> RunInfo:
         settings, step = self._settings, self.server.progress.step
@@ -136,6 +147,8 @@ class FederatedRun:
                 f"the same app and settings"
             )
         folder.check_metrics(saved["metrics_length"])
+        for row in folder.rows(saved["metrics_length"]):
+            self._asked_to_stop(row)  # it may remember what it saw
         self.server.load(saved["server"])
         self._metrics.length, self._seconds = saved["metrics_length"], saved["seconds"]
         record(folder, settings, change, progress.step)
@@ -248,7 +261,7 @@ class FederatedRun:
         checkpoint.save_model(self.folder.model_path, self.model().state_dict())
         rows = list(self.folder.rows())
         times = [row["seconds"] for row in rows if row["stage"] == "exchange"]
-        members = self.server.roster
+        members, early = self.server.roster, self.server.progress.ends
         ended: Row = {"seconds": round(self._seconds, 3)}
         untested = sum(not member.tests for member in members.values())
         if 0 < untested < len(members):
@@ -256,6 +269,7 @@ class FederatedRun:
         summary: dict[str, Any] = {
             "steps": rows[-1]["step"],
             "scale": 1.0,
+            **({} if early is None else {"stopped_at": early}),
             **summarize(rows, ended, self._asked),
             "seconds_per_exchange": round(median(times), 4) if times else None,
             "clients": {

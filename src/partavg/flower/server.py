@@ -69,11 +69,21 @@ class Server:
         steps: int,
         token: str,
     ) -> None:
-        self._agreement, self._rules, self._steps = agreement, rules, steps
+        self._agreement, self._rules, self._budget = agreement, rules, steps
         self._rounds = Rounds(transport, agreement, rules, token)
         self._capped = set[int]()
         self.mirror = agreement.start()
         self.progress = ServerProgress(token, "exchange" if self._local_steps <= steps else "end")
+
+    @property
+    def _steps(self) -> int:
+        """The last step."""
+        return self._budget if self.progress.ends is None else self.progress.ends
+
+    def stop(self) -> None:
+        """End with what was averaged by now, and the models that clients have."""
+        if self.progress.stage in ("exchange", "evaluation", "redistribution"):
+            self.progress.ends, self.progress.stage = self.progress.step, "end"
 
     @property
     def roster(self) -> Roster:

@@ -33,6 +33,7 @@ from partavg.flower.protocol import Agreement
 from partavg.flower.rules import Rules
 from partavg.metrics.metric import Metric
 from partavg.metrics.table import METRICS
+from partavg.named import anchored
 from partavg.scores.score import Score
 
 SECTIONS = ("training", "averaging", "solver", "lr_schedule", "participation", "metrics")
@@ -78,9 +79,12 @@ class Settings:
     flower: Federation = field(default_factory=Federation)
 
     @classmethod
-    def read(cls, run_config: Mapping[str, Any]) -> "Settings":
-        """From a run config; any mistake is a ValueError of one sentence."""
-        return _read(json.dumps(dict(run_config), sort_keys=True))
+    def read(cls, run_config: Mapping[str, Any], folder: Path | None = None) -> "Settings":
+        """From a run config; any mistake is a ValueError of one sentence.
+
+        Python files that it names are looked for in a folder, that of the app.
+        """
+        return _read(json.dumps(dict(run_config), sort_keys=True), folder or Path.cwd())
 
     @property
     def folder(self) -> Path:
@@ -301,8 +305,8 @@ class Settings:
 
 
 @lru_cache(maxsize=8)  # a process of the simulation runtime gets a message per exchange and client
-def _read(run_config: str) -> Settings:
-    tables = _nested(json.loads(run_config))
+def _read(run_config: str, folder: Path) -> Settings:
+    tables = anchored(_nested(json.loads(run_config)), folder)
     federation: Federation = section(tables.pop("flower", {}), Federation, "flower")
     tables["averaging"] = _interval(tables.get("averaging", {}), federation.local_steps)
     settings = Settings(parse(tables), federation)
