@@ -115,5 +115,10 @@ def _is_count(value: object) -> bool:
 def _is_client(about: object) -> bool:
     if not isinstance(about, dict) or not isinstance(about.get("away"), list):
         return False
-    numbers = all(_is_number(about.get(key)) for key in ("samples", "sent", "received"))
+    scored = about.get("scored", {})
+    if not isinstance(scored, dict):
+        return False
+    newer = {key: about.get(key, 0) for key in ("tests", "seen", "late", "absences")}
+    needed = {key: about.get(key) for key in ("samples", "sent", "received")}
+    numbers = all(map(_is_number, [*needed.values(), *newer.values(), *scored.values()]))
     return numbers and all(isinstance(one, dict) and "step" in one for one in about["away"])

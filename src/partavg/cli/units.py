@@ -5,6 +5,7 @@ from math import isfinite
 
 _BYTES = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9}
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+_AGES = {"min": 60.0, "h": 3600.0, "d": 86400.0}
 _NUMBER = r"(\d+(?:\.\d+)?)\s*"
 
 
@@ -22,6 +23,21 @@ def bandwidth(text: str) -> float:
             f"MB or GB, per second; write 100Mbit or 12.5MB"
         )
     return speed
+
+
+def age(text: str) -> float:
+    """Seconds, of what is minutes, hours or days old.
+
+    >>> age("30min"), age("12h"), age("7d")
+    (1800.0, 43200.0, 604800.0)
+    """
+    match = re.fullmatch(_NUMBER + "(min|h|d)", text.strip())
+    seconds = float(match[1]) * _AGES[match[2]] if match else -1.0
+    if seconds < 0 or not isfinite(seconds):
+        raise ValueError(
+            f"{text!r} is no age: it is a number of at least 0 with min, h or d; write 7d"
+        )
+    return seconds
 
 
 def duration(text: str) -> float:

@@ -94,6 +94,7 @@ class Client:
                 own = kept.get("own", {})
                 saved = {
                     "turn": order.turn,
+                    "last": order.last,
                     "loss": self._train_(workers, order, own),
                     "workers": workers.state(),
                     **({"averages": [averages.params, averages.buffers]} if averages else {}),

@@ -15,6 +15,7 @@ from filelock import FileLock
 from flwr.app import Array, ArrayRecord, Context
 
 from partavg import checkpoint
+from partavg.flower.state_folders import FINISHED, LOCK
 from partavg.sentences import shown
 
 log = logging.getLogger("flwr")
@@ -63,7 +64,7 @@ class FolderMemory:
         for folder in (home, job, client, self._folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         job.chmod(0o700)  # one of an earlier version may be open to all
-        return FileLock(self._folder / "lock", mode=0o600)
+        return FileLock(self._folder / LOCK, mode=0o600)
 
     def load(self) -> dict[str, Any] | None:
         """What was kept; None at first. A ValueError if it is somebody else's."""
@@ -78,6 +79,10 @@ class FolderMemory:
     def save(self, turn: int, state: dict[str, Any]) -> None:
         """Keep it, whole or not at all, before returning."""
         checkpoint.save(self._folder, turn, {**state, "owner": self._whose()}, private=True)
+        if state["last"]:
+            (self._folder / FINISHED).touch(0o600)
+        else:
+            (self._folder / FINISHED).unlink(missing_ok=True)
 
     def _whose(self) -> dict[str, Any]:
         """A node without a key is known by its folder: a copy is another one."""

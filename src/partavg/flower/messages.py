@@ -49,6 +49,8 @@ class Order:
     """What goes back: "nothing", the message about the "part" due or the "rest", the "model", or
     "scores" of it on the client's test samples."""
     due: int
+    last: bool = False
+    """Whether the run is over then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,7 @@ class Orders:
     due: int
     active: Collection[int] = ()
     """The clients that train now."""
+    last: bool = False
     _packed: dict[str, ArrayRecord] = field(default_factory=dict)
 
     def order(self, client: int, member: Member) -> tuple[Order, Handout]:
@@ -61,6 +62,7 @@ class Orders:
             until=self.until,
             send=self.send,
             due=self.due,
+            last=self.last,
         )
         return order, handout
 

@@ -241,6 +241,7 @@ class Server:
             send=send,
             due=due,
             active=self._active(max(1, now.step)),
+            last=now.stage in ("end", "evaluation") and until == self._steps,
         )
         need = min(self._rules.min_clients, len(clients)) if required else 0
         found = self._rounds.ask(clients, orders, need=need, enough=enough)

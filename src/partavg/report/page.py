@@ -11,7 +11,7 @@ from typing import Any
 
 from partavg.comparison import CLIENTS, note
 from partavg.folder import write_text
-from partavg.report import heat, palette, pareto, phases, scatter, sections
+from partavg.report import clients, heat, palette, pareto, phases, scatter, sections
 from partavg.report.chart import draw, swatch
 from partavg.report.charts import Chart, charts
 from partavg.report.data import as_json
@@ -74,7 +74,7 @@ def _main(
 ) -> list[str]:
     if not groups:
         return ["<h1>No runs yet</h1>", "<p>This page fills by itself as soon as a run starts.</p>"]
-    clients = [sections.clients(group) for group in groups]
+    each_client = [html for group in groups for html in clients.section(group)]
     timed = phases.phases(groups)
     parts = [
         f"<h1>{escape(sections.title(groups))}</h1>",
@@ -83,7 +83,8 @@ def _main(
         "<h2>Results</h2>",
         comparison(groups).html(),
         f'<p class="soft">{escape(_note(groups))}</p>',
-        *(table.html() for table in (*tables, *clients) if table.rows),
+        *(table.html() for table in tables if table.rows),
+        *each_client,
         f'<div class="charts">{"".join(figures)}</div>' if figures else "",
     ]
     if paid := scatter.figures(pareto.of_results(groups)):
@@ -104,9 +105,9 @@ def _main(
 
 def _note(groups: Sequence[Group]) -> str:
     """What the results are of."""
-    clients = any(column.key.startswith("clients_") for column in columns(groups))
+    of_clients = any(column.key.startswith("clients_") for column in columns(groups))
     said = note([group.result for group in groups])
-    return f"{said} {CLIENTS}" if clients else said
+    return f"{said} {CLIENTS}" if of_clients else said
 
 
 def _legend(groups: Sequence[Group]) -> str:

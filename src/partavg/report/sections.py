@@ -1,4 +1,4 @@
-"""Sections of a report that are not charts: title, what was run, clients, splits."""
+"""Sections of a report that are not charts: title, what was run, splits."""
 
 import json
 from collections.abc import Sequence
@@ -64,23 +64,6 @@ def _early(group: Group) -> str:
     last = f"steps {steps[0]} to {steps[-1]}" if len(steps) > 1 else f"step {steps[0]}"
     some = f"{len(ends)} " if len(ends) < len(group.runs) else ""
     return f", {some}stopped early after {last}"
-
-
-def clients(group: Group) -> TextTable:
-    """What each client of a federated run sent and received, and when it was away."""
-    known = group.runs[0].summary or {}
-    rows = [
-        (
-            f"client {client}",
-            str(one["samples"]),
-            f"{one['sent'] / 1e6:.3f}",
-            f"{one['received'] / 1e6:.3f}",
-            ", ".join(str(entry["step"]) for entry in one["away"]) or "–",
-        )
-        for client, one in (known.get("clients") or {}).items()
-    ]
-    head = ("client", "samples", "MB sent", "MB received", "away at steps")
-    return TextTable(f"Clients of {group.name}", head, rows)
 
 
 def once(chart: Chart, groups: Sequence[Group]) -> TextTable:

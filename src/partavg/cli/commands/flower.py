@@ -11,6 +11,7 @@ Examples:
   partavg flower new fashion
   partavg flower simulate fashion
   partavg flower node 127.0.0.1:9092 --client 0 --state state0 --key node0 --ca ca.crt
+  partavg flower clean state0 --dry-run
 """
 NEW = """\b
 Examples:
@@ -25,6 +26,12 @@ NODE = """\b
 Examples:
   partavg flower node 127.0.0.1:9092 --client 0 --state state0 --key node0 --ca ca.crt
   partavg flower node example.org:443 --client 3 --state state --key key --ca ca.crt --device cuda
+"""
+CLEAN = """\b
+Examples:
+  partavg flower clean state0 --dry-run
+  partavg flower clean state0 --older-than 7d
+  partavg flower clean state0 --job fashion --force
 """
 
 
@@ -103,6 +110,38 @@ def node(
 
         made = Node(superlink, client, state, key, ca, device, config, patience)
         raise SystemExit(made.run(more))
+
+
+@flower.command(epilog=CLEAN)
+@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--job", default="", help="Of this job only.")
+@click.option("--older-than", metavar="TIME", default="0min", help="Not used for so long: 7d, 12h.")
+@click.option("--dry-run", is_flag=True, help="Say what would go, and leave it.")
+@click.option("--force", is_flag=True, help="Unfinished runs, too: their clients lose their state.")
+def clean(folder: Path, job: str, older_than: str, dry_run: bool, force: bool) -> None:
+    """Free what clients keep in DIR, a node's state-dir, of runs that are over."""
+    with _with_flower():
+        from partavg.cli.units import age
+        from partavg.data.memory import readable
+        from partavg.flower import state_folders
+
+        every = state_folders.kept_in(folder, job)
+        going = state_folders.may_go(every, older_than=age(older_than), force=force)
+        freed, busy = 0, []
+        for one in going:
+            if not dry_run and not state_folders.remove(one):
+                busy.append(one)
+                continue
+            freed += one.bytes
+            said = "would remove" if dry_run else "removed"
+            click.echo(f"{said} {one.called} ({one.state}): {readable(one.bytes)}")
+        click.echo(f"{'would free' if dry_run else 'freed'} {readable(freed)}")
+        for one in busy:
+            click.echo(f"left {one.called}: a process is using it")
+        for one in every:
+            if one not in going:
+                remedy = "" if one.state == "finished" else "; --force removes it"
+                click.echo(f"left {one.called} ({one.state}): {readable(one.bytes)}{remedy}")
 
 
 @contextmanager
