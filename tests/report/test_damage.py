@@ -124,7 +124,8 @@ def test_a_run_of_names_that_nobody_knows_is_shown(tmp_path: Path) -> None:
 
 KEYS = st.sampled_from(
     ["counts", "accuracy", "train_loss", "bytes", "messages", "seconds", "timings", "clients",
-     "scale", "steps", "samples", "sent", "received", "away", "step", "data", "peak_discrepancy"]
+     "scale", "steps", "samples", "sent", "received", "away", "step", "data", "peak_discrepancy",
+     "scored", "tests", "seen", "late", "absences"]
 )  # fmt: skip
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
