@@ -75,7 +75,7 @@ def test_from_nothing_to_three_clients(shell: Shell, tmp_path: Path) -> str:
     shell(blocks("From nothing to three clients").replace("9092", str(free_port())))
     folder = RunFolder(tmp_path / "runs" / "fashion")
     summary = folder.summary()
-    assert [row["clients"] for row in folder.rows()] == [[0, 1, 2]] * 13
+    assert [row["clients"] for row in folder.rows()] == [[0, 1, 2]] * 16
     assert summary["accuracy"] > 0.5
     assert folder.settings()["flower.keys"] == str(tmp_path / "clients.keys")
     return "a finished run of three clients, over TLS, each known by its key"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import ConfigRecord, Message, RecordDict
+from tests.flower.faults import fault
 from tests.flower.federation import (
     CLIENTS,
     PERIODIC,
@@ -242,16 +243,18 @@ def believed(honest: dict[str, Any], **changes: Any) -> scores.Scores:
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_lies_are_found_out(honest: dict[str, Any], lie: str) -> None:
+@fault("What a client says of its test samples", "{lie}", lie=LIES)
+def test_lies_are_found_out(honest: dict[str, Any], lie: str) -> str:
     assert believed(honest).samples == 60
     changes, sentence = LIES[lie]
     with pytest.raises(ValueError, match=sentence) as caught:
         believed(honest, **changes)
     assert len(str(caught.value)) < 200
+    return f"left out of that evaluation: “{caught.value}”"
 
 
-def test_a_lying_client_is_left_out_and_named(tmp_path: Path) -> None:
-    """Of the scores only: it goes on training."""
+@fault("What a client says of its test samples", "all of a million right, of some")
+def test_a_lying_client_is_left_out_and_named(tmp_path: Path) -> str:
     grid = federation(tmp_path, {**QUICK, "training.steps": 1}, test=held_back)
 
     def lies(client: int, reply: Message) -> Message:
@@ -266,3 +269,29 @@ def test_a_lying_client_is_left_out_and_named(tmp_path: Path) -> None:
     assert row["clients"] == [1, 2]
     assert row["away"] == {"0": "average.score.accuracy has a sum that its count does not allow"}
     assert 0 <= row["accuracy"] <= 1
+    return "it is left out of the evaluation, and named in `away`; the others' sums are added up"
+
+
+@fault("What a client says of its test samples", "wrong numbers that can be")
+def test_how_far_a_plausible_lie_goes(tmp_path: Path) -> str:
+    """Client 0 has 20 of 120 test samples, and says that all of them are classified rightly."""
+    rows = []
+    for lie in (False, True):
+        grid = federation(tmp_path / str(lie), {**QUICK, "training.steps": 1}, test=held_back)
+
+        def flatters(client: int, reply: Message) -> Message:
+            if client == 0 and SCORES in reply.content:
+                record = {**reply.content[SCORES], "average.score.accuracy.sum": 20.0}
+                content = RecordDict({**reply.content, SCORES: ConfigRecord(record)})
+                return Message(content, reply_to=original(reply))
+            return reply
+
+        grid.after = flatters if lie else grid.after
+        rows.append(list(server(grid, has_samples=False))[-1])
+    moved = rows[1]["accuracy"] - rows[0]["accuracy"]
+    assert 0 < moved <= 20 / 120
+    assert 0 < rows[1]["clients_accuracy"] - rows[0]["clients_accuracy"] <= 1 / CLIENTS
+    return (
+        "believed: a client with n of N test samples moves the accuracy by n / N at most, and the "
+        "mean over m clients by 1 / m; the loss by as much as it likes"
+    )

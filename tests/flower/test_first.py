@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import Message
+from tests.flower.faults import fault
 from tests.flower.federation import assert_equal, federation, server
 from tests.flower.grid import FakeGrid
 from tests.flower.test_faults import original, turn
@@ -46,7 +47,8 @@ def orders_of(grid: FakeGrid, client: int) -> list[tuple[int, str]]:
     return [(turn(m), m.content[ORDER]["bring"]) for c, m, _ in grid.log if c == client and turn(m)]
 
 
-def test_an_exchange_ends_when_enough_have_answered(tmp_path: Path) -> None:
+@fault("Nodes", "a client is slow, and flower.first = 2")
+def test_an_exchange_ends_when_enough_have_answered(tmp_path: Path) -> str:
     """Held back from turn 3 to 5: the mean is that of the others, then it comes back as it is."""
     grid = Slow(federation(tmp_path, FIRST))
     run = server(grid)
@@ -74,6 +76,10 @@ def test_an_exchange_ends_when_enough_have_answered(tmp_path: Path) -> None:
     summary = run.folder.summary()["clients"]["0"]
     assert summary["late"] == sum(0 in who for who in late.values())
     assert summary["away"] == []
+    return (
+        "nobody waits for it; it is in `late`, gets no second order while it is busy, and comes "
+        "back with what was averaged meanwhile"
+    )
 
 
 def test_a_late_client_is_one_that_was_late_by_its_deadline(tmp_path: Path) -> None:

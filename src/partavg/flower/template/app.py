@@ -6,7 +6,7 @@ from flwr.app import Context
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from partavg import Dataset, dirichlet, load_dataset
+from partavg import Dataset, dirichlet, load_dataset, split_alike
 from partavg.flower import client_app, server_app
 
 
@@ -21,19 +21,27 @@ def images() -> Dataset:
     return load_dataset("fashion_subset")
 
 
+def share(context: Context) -> tuple[Tensor, Tensor]:
+    """Which images this client has, to train and to test on."""
+    labels, test_labels = images().train[1], images().test[1]
+    split = dirichlet(labels, int(context.run_config["training.workers"]), seed=0)
+    client = int(context.node_config["partition-id"])
+    return split[client], split_alike(labels, split, test_labels)[client]
+
+
 def data(context: Context) -> tuple[Tensor, Tensor]:
-    """What this client owns: here a share of the images."""
+    """What this client trains on: here a share of the images."""
+    mine, _ = share(context)
     inputs, targets = images().train
-    clients = int(context.run_config["training.workers"])
-    mine = dirichlet(targets, clients, seed=0)[int(context.node_config["partition-id"])]
     return inputs[mine] / 255, targets[mine]
 
 
-def test() -> tuple[Tensor, Tensor]:
-    """What the server has to evaluate the averaged model on; leave it out if it has nothing."""
+def test(context: Context) -> tuple[Tensor, Tensor]:
+    """What this client measures averaged models on; sums and counts leave it. None: no samples."""
+    _, mine = share(context)
     inputs, targets = images().test
-    return inputs / 255, targets
+    return inputs[mine] / 255, targets[mine]
 
 
-client = client_app(model, F.cross_entropy, data)
-server = server_app(model, F.cross_entropy, test)
+client = client_app(model, F.cross_entropy, data, test=test)
+server = server_app(model, F.cross_entropy)  # and samples to test on, if the server has any
