@@ -84,12 +84,13 @@ def test_files_of_earlier_versions_can_be_read(tmp_path: Path) -> None:
     assert sorted(saved) == ["digest", "metrics_length", "seconds", "server"]
     assert sorted(saved["server"]) == ["mirror", "progress", "roster"]
     assert sorted(saved["server"]["progress"]) == [
-        "about", "changes", "models", "part", "share", "stage", "step", "sums", "token", "turn",
+        "about", "changes", "ends", "models", "part", "share", "stage", "step", "sums", "token",
+        "turn",
     ]  # fmt: skip
     token = run.server.progress.token
     kept = checkpoint.load(tmp_path / "node0" / "test" / "client-0" / token)
     assert kept
-    assert sorted(kept) == ["loss", "owner", "turn", "workers"]
+    assert sorted(kept) == ["last", "loss", "owner", "turn", "workers"]
     assert sorted(kept["owner"]) == ["client", "job", "node", "token"]
 
 
