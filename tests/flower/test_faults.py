@@ -146,6 +146,22 @@ def late_at(*turns: int, client: int = 0) -> Callable[[FakeGrid], None]:
     return prepare
 
 
+def unheard_at(number: int) -> Callable[[FakeGrid], None]:
+    """Client 0 carries out a turn, and the server hears nothing of it."""
+
+    def prepare(grid: FakeGrid) -> None:
+        deliver = grid._deliver
+
+        def late(message: Message) -> None:
+            deliver(message)
+            if turn(message) == number and grid.client(message.metadata.dst_node_id) == 0:
+                grid.expire(message)
+
+        grid._deliver = late  # type: ignore[method-assign]
+
+    return prepare
+
+
 @pytest.fixture(scope="module")
 def without(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The run in which client 0 does not answer at turn 3."""
@@ -293,17 +309,7 @@ def test_too_few_clients_stop_the_run_and_it_goes_on_later(tmp_path: Path) -> No
 def test_a_late_answer_is_left_out_and_the_client_goes_on(tmp_path: Path) -> None:
     """It trained and answered, but the server did not hear: the next turn brings the part."""
 
-    def prepare(grid: FakeGrid) -> None:
-        deliver = grid._deliver
-
-        def late(message: Message) -> None:
-            deliver(message)
-            if turn(message) == 4 and grid.client(message.metadata.dst_node_id) == 0:
-                grid.expire(message)
-
-        grid._deliver = late  # type: ignore[method-assign]
-
-    _, rows, _ = trained(tmp_path, prepare)
+    _, rows, _ = trained(tmp_path, unheard_at(4))
     assert [0 in row["clients"] for row in rows] == [True] * 3 + [False] + [True] * 9
 
 

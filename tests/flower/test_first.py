@@ -14,7 +14,7 @@ from flwr.app import Message
 from tests.flower.faults import fault
 from tests.flower.federation import assert_equal, federation, server
 from tests.flower.grid import FakeGrid
-from tests.flower.test_faults import original, turn
+from tests.flower.test_faults import original, turn, unheard_at
 
 from partavg.flower.messages import ORDER, PART, size
 from partavg.flower.rounds import Round
@@ -94,14 +94,7 @@ def test_a_late_client_is_one_that_was_late_by_its_deadline(tmp_path: Path) -> N
             assert row["late"] == [0]
             grid.held = {}
     other = federation(tmp_path / "expired", changes)
-    deliver = other._deliver
-
-    def expires(message: Message) -> None:
-        deliver(message)
-        if turn(message) == 3 and other.client(message.metadata.dst_node_id) == 0:
-            other.expire(message)
-
-    other._deliver = expires  # type: ignore[method-assign]
+    unheard_at(3)(other)
     second = server(other)
     for _ in second:
         pass

@@ -31,13 +31,7 @@ def age(text: str) -> float:
     >>> age("30min"), age("12h"), age("7d")
     (1800.0, 43200.0, 604800.0)
     """
-    match = re.fullmatch(_NUMBER + "(min|h|d)", text.strip())
-    seconds = float(match[1]) * _AGES[match[2]] if match else -1.0
-    if seconds < 0 or not isfinite(seconds):
-        raise ValueError(
-            f"{text!r} is no age: it is a number of at least 0 with min, h or d; write 7d"
-        )
-    return seconds
+    return _amount(text, _AGES, "age", "min, h or d; write 7d")
 
 
 def duration(text: str) -> float:
@@ -46,10 +40,13 @@ def duration(text: str) -> float:
     >>> duration("20ms"), duration("1s"), duration("0ms")
     (0.02, 1.0, 0.0)
     """
-    match = re.fullmatch(_NUMBER + "(us|ms|s)", text.strip())
-    seconds = float(match[1]) * _SECONDS[match[2]] if match else -1.0
-    if seconds < 0 or not isfinite(seconds):
-        raise ValueError(
-            f"{text!r} is no time: it is a number of at least 0 with us, ms or s; write 20ms"
-        )
-    return seconds
+    return _amount(text, _SECONDS, "time", "us, ms or s; write 20ms")
+
+
+def _amount(text: str, units: dict[str, float], what: str, known: str) -> float:
+    """A number in one of some units; a ValueError says which are `known`."""
+    match = re.fullmatch(f"{_NUMBER}({'|'.join(units)})", text.strip())
+    amount = float(match[1]) * units[match[2]] if match else -1.0
+    if amount < 0 or not isfinite(amount):
+        raise ValueError(f"{text!r} is no {what}: it is a number of at least 0 with {known}")
+    return amount

@@ -82,29 +82,30 @@ class Client:
             if order.bring == "averages":
                 look = Averages.brought(workers, self.agreement, brought)
                 return self._answered(reply, order, workers, look)
-            averages = _averages(saved, workers)
             if not saved or saved["turn"] != order.turn:
                 if not self._follows(order, saved):
                     return self._answer(replace(reply, lost=True), order)
                 self._take_(workers, order, brought)
-                if self.examiner:
-                    averages = self._renewed(averages, workers, order)
-                kept = saved or {}
-                self.feed.place.update(kept.get("place", {}))
-                own = kept.get("own", {})
-                saved = {
-                    "turn": order.turn,
-                    "last": order.last,
-                    "loss": self._train_(workers, order, own),
-                    "workers": workers.state(),
-                    **({"averages": [averages.params, averages.buffers]} if averages else {}),
-                    **({"place": dict(self.feed.place)} if self.feed.place else {}),
-                    **({"own": own} if own else {}),
-                }
+                saved = self._carried_out(workers, order, saved or {})
                 memory.save(order.turn, saved)
             if self.shares_loss:
                 reply = replace(reply, loss=saved["loss"])
-            return self._answered(reply, order, workers, averages)
+            return self._answered(reply, order, workers, _averages(saved, workers))
+
+    def _carried_out(
+        self, workers: Workers, order: Order, before: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Train as an order says; all that is kept of it, and of what was kept before."""
+        saved: dict[str, Any] = {"turn": order.turn, "last": order.last}
+        if self.examiner:
+            averages = self._renewed(_averages(before, workers), workers, order)
+            saved |= {"averages": [averages.params, averages.buffers]} if averages else {}
+        self.feed.place.update(before.get("place", {}))
+        own = before.get("own", {})
+        saved["loss"] = self._train_(workers, order, own)
+        saved["workers"] = workers.state()
+        beside = {"place": dict(self.feed.place), "own": own}
+        return saved | {name: kept for name, kept in beside.items() if kept}
 
     def _answered(
         self, reply: Reply, order: Order, workers: Workers, averages: Averages | None
@@ -236,7 +237,7 @@ class Client:
         return messages.pack(encode(workers, self.agreement, sections))
 
 
-def _averages(saved: dict[str, Any] | None, workers: Workers) -> Averages | None:
+def _averages(saved: dict[str, Any], workers: Workers) -> Averages | None:
     """Each part as a client last heard of it."""
-    kept = (saved or {}).get("averages")
+    kept = saved.get("averages")
     return Averages(*(row.to(workers.params.device) for row in kept)) if kept else None
