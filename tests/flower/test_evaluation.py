@@ -119,11 +119,18 @@ def test_with_periodic_averaging_no_model_travels_for_the_last_one_either(tmp_pa
     )
 
 
-def test_to_look_at_the_averages_changes_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("parts", [1, 2])
+def test_to_look_at_the_averages_changes_nothing(tmp_path: Path, parts: int) -> None:
     """Who is evaluated, how often and with what brought along is no matter of the training."""
     ends = []
     for name, changes in {"never": {"metrics.clients_every": 0}, "each": EACH}.items():
-        changes = {**changes, **TURNS, "participation.redistribution": "none", "training.steps": 12}
+        changes = {
+            **changes,
+            **TURNS,
+            "participation.redistribution": "none",
+            "training.steps": 12 * (3 - parts),
+            "averaging.parts": parts,
+        }
         grid = federation(
             tmp_path / name, {**QUICK, "flower.min_clients": 1, **changes}, test=held_back
         )
