@@ -93,11 +93,12 @@ class Orders:
     def _to_examine(self, client: int, member: Member) -> Handout:
         """What a client needs to look at the averages: no more than what is due to it, if it can.
 
-        One that rests keeps its own model as it is, and so does one that lacks more than is due:
+        One that rests or leaves keeps its own model, and so does one that lacks more than is due:
         the averages are for it to look at.
         """
         due = self._handout(client, member)
-        trains = client in self.active and not abilities(self.agreement.solver).keeps_apart
+        stays = client in self.active and not self._leaves(client)
+        trains = stays and not abilities(self.agreement.solver).keeps_apart
         usual = due.bring in ("nothing", "sums", "part")
         if trains and usual and set(member.lacks) <= set(due.parts):
             return due
