@@ -24,7 +24,7 @@ def federated(folder: Path, clients: dict[str, Any]) -> Path:
 
 def cells(text: str, caption: str) -> list[list[str]]:
     """The rows of a table."""
-    table = text[text.index(f"<caption>{caption}") :]
+    table = text[text.index(f"<caption><span>{caption}") :]
     rows = re.findall(r"<tr>(.*?)</tr>", table[: table.index("</table>")], re.DOTALL)
     return [
         [re.sub("<[^>]*>", "", cell) for cell in re.findall(r"<t[hd].*?</t[hd]>", row)]
