@@ -7,13 +7,14 @@ of its run, and the next goes on with it.
 
 import csv
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
+from typing import NamedTuple
 
-from partavg.comparison import PlannedRun, Result
-from partavg.config import create
+from partavg.comparison import Result, StartedRun
+from partavg.config import Config, create
 from partavg.data.dataset import Dataset
 from partavg.metrics.metric import number
 from partavg.metrics.table import main_metric
@@ -22,11 +23,11 @@ from partavg.recipe import Recipe, load
 from partavg.recipe_run import Run
 from partavg.session import Diverged
 from partavg.sweeps.findings import lost, said, tuned
+from partavg.sweeps.of_recipe import RecipeSweep
 from partavg.sweeps.outcome import note_diverged, outcome
-from partavg.sweeps.plan import Sweep
-from partavg.sweeps.runner import Sweeping, Task
+from partavg.sweeps.runner import Sweeping
 from partavg.sweeps.search import Listed
-from partavg.sweeps.space import axes_of
+from partavg.sweeps.space import Point, axes_of
 
 STUDY = "study/participation"
 ORDER = (
@@ -40,6 +41,13 @@ ORDER = (
 """All of them, the most telling first."""
 COLUMNS = ("task", "scheme", "judged_on", "lr", "seed", "accuracy", "bytes")
 Row = dict[str, str]
+
+
+class Study(NamedTuple):
+    """The sweep of a task, and how far it is."""
+
+    sweep: RecipeSweep
+    sweeping: Sweeping
 
 
 class TimeIsUp(Exception):
@@ -64,27 +72,34 @@ def with_ways(name: str, overrides: Iterable[str]) -> Recipe:
 
 def swept(
     recipe: Recipe, rates: Sequence[float], seeds: int, out: Path, schemes: Sequence[str] = ORDER
-) -> Sweeping:
+) -> Study:
     """The sweep of a task; a folder that holds another one is refused."""
-    grid = f"training.lr={','.join(map(str, rates))}"
-    sweep = Sweep(recipe, tuple(schemes), axes_of([grid]), seeds, out)
+    sweep = RecipeSweep(
+        name=recipe.name,
+        recipe=recipe,
+        schemes=tuple(schemes),
+        axes=axes_of([f"training.lr={','.join(map(str, rates))}"]),
+        seeds=seeds,
+        first=recipe.config().training.seed,
+        out=out,
+    )
     sweep.check()
     sweep.check_same()
-    return Sweeping(sweep, Listed(sweep))
+    return Study(sweep, Sweeping(sweep, Listed(sweep)))
 
 
 class Worker:
-    """Trains tasks, and begins none after some seconds."""
+    """Trains runs, and begins none after some seconds."""
 
     def __init__(self, data: Path | None, seconds: float) -> None:
         self._data, self._ends = data, time.monotonic() + seconds
         self._samples: dict[str, Dataset] = {}
 
-    def __call__(self, task: Task) -> None:
-        """Train a task from where it was left; one that diverges is noted."""
+    def __call__(self, entry: StartedRun, config: Config, label: str) -> None:
+        """Train a run from where it was left; one that diverges is noted."""
         if time.monotonic() > self._ends:
             raise TimeIsUp
-        config, folder = task.entry.config, task.entry.folder
+        folder = entry.folder
         if config.data.name not in self._samples:
             self._samples[config.data.name] = create("data", config.data, self._data)
         run = Run(
@@ -92,38 +107,44 @@ class Worker:
         )
         reached = "diverged"
         try:
-            for _ in run.train(task.label, [], ""):
+            for _ in run.train(label, [], ""):
                 pass
             reached = f"{100 * folder.summary()['accuracy']:.2f} %"
         except Diverged as error:
-            note_diverged(task.entry, str(error))
-        print(f"{task.label}: {reached}", flush=True)
+            note_diverged(entry, str(error))
+        print(f"{label}: {reached}", flush=True)
 
 
-def work(sweeping: Sweeping, train: Callable[[Task], None]) -> None:
+def work(study: Study, train: Worker) -> None:
     """Work a sweep off, as far as time allows, and say what is to be doubted."""
-    sweeping.sweep.write()
-    sweeping.work(train)
-    for sentence in (*said(tuned(sweeping)), *lost(sweeping)):
+    study.sweep.write()
+    study.sweeping.work(lambda task: train(task.entry, study.sweep.config(task), task.label))
+    for sentence in (*said(tuned(study.sweeping)), *lost(study.sweeping)):
         print(sentence)
 
 
-def rows(name: str, sweeping: Sweeping) -> Iterator[Row]:
+def rows(name: str, study: Study) -> Iterator[Row]:
     """What is known of each run of a sweep."""
-    for scheme in sweeping.sweep.schemes:
-        for one in sweeping.search.tried(scheme):
-            yield from row(name, one.trial.entry, "validation")
-        for entry in sweeping.tests(scheme):
-            yield from row(name, entry, "test")
+    for scheme in study.sweep.schemes:
+        for one in study.sweeping.search.tried(scheme):
+            for entry in one.trial.entries:
+                yield from row(name, entry, _rate(one.trial.point), "validation")
+        chosen = study.sweeping.chosen(scheme)
+        for entry in study.sweeping.tests(scheme) if chosen else ():
+            yield from row(name, entry, _rate(chosen.trial.point) if chosen else 0.0, "test")
 
 
-def row(name: str, entry: PlannedRun, judged_on: str) -> Iterator[Row]:
+def _rate(point: Point) -> float:
+    return float(dict(point)["training.lr"])
+
+
+def row(name: str, entry: StartedRun, rate: float, judged_on: str) -> Iterator[Row]:
     """A run that is over; without an accuracy if it diverged."""
     found = outcome(entry.folder)
     if found is None:
         return
     values = (
-        name, entry.scheme, judged_on, f"{entry.config.training.lr:g}", str(entry.seed),
+        name, entry.scheme, judged_on, f"{rate:g}", str(entry.seed),
         "" if found.value is None else f"{100 * found.value:.2f}", str(found.row.get("bytes", "")),
     )  # fmt: skip
     yield dict(zip(COLUMNS, values, strict=True))

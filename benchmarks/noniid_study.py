@@ -21,7 +21,6 @@ from partavg.comparison import PlannedRun, planned_runs
 from partavg.recipe import load
 from partavg.sweeps.claim import claim
 from partavg.sweeps.outcome import outcome
-from partavg.sweeps.runner import Sweeping, Task
 
 RATES = (0.05, 0.1, 0.2, 0.4, 0.8)
 CHOSEN_BY, JUDGED_BY = 2, 3  # a seed, and how many after it: 0, 1 and 2 were seen on the test set
@@ -45,7 +44,7 @@ class Study:
         permuted = [f"permuted-{alpha}" for alpha in ("0.1", "0.5", "1")]
         return [part for part in ("active25", *permuted, "active50") if part.startswith(self._only)]
 
-    def sweep(self, part: str) -> Sweeping:
+    def sweep(self, part: str) -> few_active.Study:
         """A cell in which each scheme has its own rate."""
         name = CELLS[int(part.removeprefix("active"))]
         recipe = few_active.with_ways(name, (f"training.seed={CHOSEN_BY}", *self._settings))
@@ -75,7 +74,7 @@ class Study:
             for run in self.permuted(part):
                 with claim(run.folder.path, self._out / "locks" / part) as ours:
                     if ours and outcome(run.folder) is None:
-                        train(Task(run, f"{part} {run.folder.path.parent.name} {run.scheme}"))
+                        train(run, run.config, f"{part} {run.folder.path.parent.name} {run.scheme}")
 
     def rows(self) -> Iterator[few_active.Row]:
         """A line for each run that is over."""
@@ -84,7 +83,9 @@ class Study:
                 yield from few_active.rows(part, self.sweep(part))
                 continue
             for run in self.permuted(part):
-                yield from few_active.row(f"{part}-{run.folder.path.parent.name}", run, "test")
+                yield from few_active.row(
+                    f"{part}-{run.folder.path.parent.name}", run, run.config.training.lr, "test"
+                )
 
 
 def main() -> None:

@@ -43,13 +43,14 @@ def main() -> None:
     torch.set_num_threads(1)
     recipe = few_active.with_ways(few_active.STUDY, (*QUICK, *given.set))
     schemes = given.schemes.split(",") if given.schemes else few_active.ORDER
-    sweeping = few_active.swept(recipe, RATES, given.seeds, given.out, schemes)
+    study = few_active.swept(recipe, RATES, given.seeds, given.out, schemes)
     try:
-        few_active.work(sweeping, few_active.Worker(given.data, given.seconds))
+        few_active.work(study, few_active.Worker(given.data, given.seconds))
     except few_active.TimeIsUp:
-        print(f"time is up: {sweeping.progress().done:.0f} of {sweeping.progress().total:.0f} runs")
+        known = study.sweeping.progress()
+        print(f"time is up: {known.done:.0f} of {known.total:.0f} runs")
     if given.rows:
-        few_active.write(few_active.rows(few_active.STUDY, sweeping), given.rows)
+        few_active.write(few_active.rows(few_active.STUDY, study), given.rows)
 
 
 if __name__ == "__main__":

@@ -192,9 +192,7 @@ class _Worker:
 
     def __call__(self, task: Task) -> None:
         """Train a task from where it was left."""
-        made = self._sweep.testing if task.tests else self._sweep.tuning
-        config = made(task.entry.scheme, task.point, task.entry.seed)
-        config = replace(config, engine=self._engine)
+        config = replace(self._sweep.config(task), engine=self._engine)
         folder, samples = task.entry.folder, self._datasets(config.data)
         with output.bad_input():
             run = Run(config, samples, folder, resume=folder.exists, force=False)

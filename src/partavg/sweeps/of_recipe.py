@@ -10,6 +10,7 @@ from partavg.config_toml import settings
 from partavg.recipe import Recipe
 from partavg.registry import suggestion
 from partavg.sweeps.plan import Sweep
+from partavg.sweeps.runner import Task
 from partavg.sweeps.space import Point, overrides
 
 
@@ -58,6 +59,11 @@ class RecipeSweep(Sweep):
         if seed is None:
             return config
         return replace(config, training=replace(config.training, seed=seed))
+
+    def config(self, task: Task) -> Config:
+        """The settings of a task."""
+        made = self.testing if task.tests else self.tuning
+        return made(task.entry.scheme, task.point, task.entry.seed)
 
     def described(self) -> dict[str, Any]:
         """What makes two sweeps the same."""
