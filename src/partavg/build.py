@@ -240,6 +240,7 @@ def simulation(
         solver=solver(config),
         partition=averaging.partition,
         weights=averaging.weights,
+        weight_cap=averaging.weight_cap,
         buffers=averaging.buffers,
         freeze_at=freeze_at(config, full),
         local=averaging.local,

@@ -76,6 +76,8 @@ def made(**changes: Any) -> Simulation:
         ({"weights": [1, 2, 3, -1]}, r"the weight of client 3 is -1.0: give numbers from 0"),
         ({"weights": [1, float("nan"), 3, 1]}, r"the weight of client 1 is nan"),
         ({"weights": [1, 2, float("inf"), 1]}, r"the weight of client 2 is inf"),
+        ({"weight_cap": 0.5}, "weight_cap 0.5 is how many times the median weight a client may"),
+        ({"weight_cap": "2"}, "weight_cap '2' is no number"),
         ({"weights": [0, 0, 0, 0]}, r"all weights are 0"),
         ({"weights": ["a", 1, 1, 1]}, r"are no numbers: give one per client"),
         ({"samples": (X[:5], Y)}, r"differ in length"),
@@ -114,6 +116,17 @@ def test_weights_are_those_given_to_the_last_digit_and_of_any_size() -> None:
     assert client_weights([0.1, 0.9], split).tolist() == [0.1, 0.9]
     assert client_weights([1e308, 1e308], split).tolist() == [0.5, 0.5]
     assert client_weights([1e-320, 1e-320], split).tolist() == [0.5, 0.5]
+
+
+def test_a_cap_leaves_nobody_more_than_so_many_medians() -> None:
+    split = [torch.arange(3)] * 4
+    assert client_weights([1, 1, 2, 1e12], split, 2).tolist() == [1 / 6, 1 / 6, 2 / 6, 2 / 6]
+    assert client_weights([1, 1, 1e12, 1e12], split, 1).tolist() == [0.25] * 4
+    assert client_weights([0, 0, 0, 5], split, 1).tolist() == [0, 0, 0, 1]
+    for cap in (1e9, None):
+        assert torch.equal(
+            client_weights([1, 3, 2, 9], split, cap), client_weights([1, 3, 2, 9], split)
+        )
 
 
 def test_weights_that_are_nothing_beside_others_cannot_be_drawn_alone() -> None:

@@ -1,5 +1,6 @@
 """How much each client counts."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
@@ -7,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from partavg.core.arguments import check_number
 from partavg.core.participation import Participation
 from partavg.sentences import shown
 
@@ -15,8 +17,10 @@ Weights = WeightsPolicy | Sequence[float] | Tensor
 """p_i by a policy, or a number per client; they need not sum to 1."""
 
 
-def client_weights(policy: Any, split: Sequence[Tensor]) -> Float[Tensor, "m"]:
-    """p_i of all clients: by a policy, or in proportion to a number for each.
+def client_weights(
+    policy: Any, split: Sequence[Tensor], cap: float | None = None
+) -> Float[Tensor, "m"]:
+    """p_i of all clients: by a policy, or in proportion to a number for each, capped.
 
     >>> client_weights([3, 1], [torch.arange(5), torch.arange(5)])
     tensor([0.7500, 0.2500], dtype=torch.float64)
@@ -26,7 +30,34 @@ def client_weights(policy: Any, split: Sequence[Tensor]) -> Float[Tensor, "m"]:
         weights = counts if policy == "samples" else torch.ones_like(counts)
     else:
         weights = _listed_weights(policy, len(split))
+    weights = capped(weights, cap)
     return weights / weights.sum()
+
+
+def capped(weights: Float[Tensor, "m"], cap: float | None) -> Float[Tensor, "m"]:
+    """Weights of which none is more than `cap` times the median of those above 0.
+
+    Of an even number of weights that is the lower median: half of the clients cannot move it up.
+
+    >>> capped(torch.tensor([10.0, 20.0, 30.0, 1e7]), 2)
+    tensor([10., 20., 30., 40.])
+    """
+    check_cap(cap)
+    if cap is None or not weights.any():
+        return weights
+    return weights.clamp(max=cap * float(weights[weights > 0].median()))
+
+
+def check_cap(cap: float | None) -> None:
+    """Raise a ValueError for a cap that would turn weights around."""
+    if cap is None:
+        return
+    check_number("weight_cap", cap)
+    if not 1 <= cap < math.inf:
+        raise ValueError(
+            f"weight_cap {cap} is how many times the median weight a client may count: use 1 or "
+            f"more, or leave it out"
+        )
 
 
 def _listed_weights(given: Any, clients: int) -> Float[Tensor, "m"]:

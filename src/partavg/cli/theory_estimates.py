@@ -75,4 +75,5 @@ def theorem(config: Config, owned: Split, active: int) -> Theorem:
 
 
 def _weights(config: Config, owned: Split) -> tuple[float, ...]:
-    return tuple(client_weights(config.averaging.weights, owned).tolist())
+    averaging = config.averaging
+    return tuple(client_weights(averaging.weights, owned, averaging.weight_cap).tolist())
