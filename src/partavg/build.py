@@ -11,7 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from partavg.backends.checks import device_of
+from partavg.attacks.attack import Attack
+from partavg.backends.attacked import Attacked
 from partavg.backends.combinations import (
+    check_aggregate,
+    check_attack,
     check_freezing,
     check_fresh,
     check_listening,
@@ -26,6 +30,7 @@ from partavg.backends.simulate import Augment, Simulation
 from partavg.combinations import check_images, check_words, has_images
 from partavg.config import Config, Metrics, create
 from partavg.core.adapt import Adapt
+from partavg.core.aggregate import Aggregate
 from partavg.core.inputs import call, tensors
 from partavg.core.pace import Pace
 from partavg.core.participation import Participation
@@ -174,6 +179,20 @@ def solver(config: Config) -> Solver:
     return made
 
 
+def aggregate(config: Config) -> Aggregate:
+    """What becomes of the workers' messages."""
+    made: Aggregate = create("aggregate", config.aggregate)
+    return made
+
+
+def attack(config: Config) -> Attack | None:
+    """Who attacks, and how; None where nobody does."""
+    made: Attack | None = create("attack", config.attack)
+    if made:
+        made.attackers(config.training.workers, config.training.seed)
+    return made
+
+
 def loss(config: Config) -> Loss:
     """What training makes small."""
     made: Loss = create("loss", config.loss)
@@ -251,6 +270,8 @@ def simulation(
         mix=averaging.mix,
         wire=averaging.wire,
         adapt=adapt(config, full),
+        aggregate=aggregate(config),
+        attack=attack(config),
         transform=transform(config, data),
         store=config.engine.store,
         engine=config.engine.name,
@@ -290,7 +311,17 @@ def check(config: Config, full: Dataset) -> None:
     solver(config)
     policy = adapt(config, full)
     check_fresh(averaging.partition, solver(config), schedule(config), averaging.delay, policy)
-    check_wire(averaging.wire, averaging.partition, put_away=_puts_away(config))
+    check_aggregate(aggregate(config), solver(config))
+    check_attack(attack(config), solver(config))
+    attacked = Attacked(
+        attack(config),
+        participation(config),
+        clients=training.workers,
+        seed=training.seed,
+        samples=data.train,
+    )
+    combined = attacked.aggregate(aggregate(config))
+    check_wire(averaging.wire, averaging.partition, combined, put_away=_puts_away(config))
     check_listening(
         participation(config),
         schedule(config),
@@ -301,6 +332,7 @@ def check(config: Config, full: Dataset) -> None:
         mix=averaging.mix,
         wire=averaging.wire,
         adapt=policy,
+        aggregate=combined,
         called=f"solver.name = {config.solver.name!r}",
     )
     if policy:

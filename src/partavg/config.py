@@ -7,6 +7,9 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor, nn
 
+from partavg.aggregates import AGGREGATES
+from partavg.attacks import ATTACKS
+from partavg.attacks.attack import Attack
 from partavg.backends.client_weights import WeightsPolicy
 from partavg.backends.planner import Bank, Buffers
 from partavg.core.adapt import ADAPTS, Adapt
@@ -158,6 +161,8 @@ class Config:
     lr_schedule: Component
     pace: Component
     adapt: Component
+    aggregate: Component
+    attack: Component
     training: Training = Training()
     images: ImageOptions = ImageOptions()
     participation: ParticipationOptions = ParticipationOptions()
@@ -176,6 +181,8 @@ COMPONENTS: dict[str, tuple[Names[Callable[..., Any]], str]] = {
     "lr_schedule": (RATES, "constant"),
     "pace": (PACES, "even"),
     "adapt": (ADAPTS, "fixed"),
+    "aggregate": (AGGREGATES, "mean"),
+    "attack": (ATTACKS, "none"),
 }
 """Where the components of each kind are listed, and the one taken when a recipe names none."""
 
@@ -189,6 +196,8 @@ _GIVEN = {
     "lr_schedule": "the learning rate, the steps and the steps of an epoch",
     "pace": "the interval, the number of workers and a seed",
     "adapt": "the decays of the learning rate and a scale",
+    "aggregate": "messages, weights and what they are about",
+    "attack": "",
 }
 _OFFERED = {"data": ("root",), "model": ("shape", "classes")}
 """Arguments by name, of which a function may take some or none."""
@@ -200,11 +209,15 @@ _MADE: dict[str, tuple[str, Any]] = {
     "lr_schedule": ("a function of the step", Callable),
     "pace": ("a function of the step, or None", Callable | None),
     "adapt": ("an Adapt, or None", Adapt | None),
+    "aggregate": ("a function of messages, weights and what they are about", Callable),
+    "attack": ("a partavg.attacks.Attack, or None", Attack | None),
 }
 
 
 _FUNCTIONS = {"solver": ("init", "step_", "encode", "decode_")}
 _OF_THE_STEP = ("lr_schedule", "pace")
+_CALLED = {"loss": 2, "aggregate": 3}
+"""What is a function itself, of so many arguments, or a class that is made."""
 
 
 def create(kind: str, component: Component, *arguments: Any) -> Any:
@@ -220,12 +233,13 @@ def create(kind: str, component: Component, *arguments: Any) -> Any:
     if kind in _OFFERED:
         offered = dict(zip(_OFFERED[kind], arguments, strict=True))
         arguments, named = fitting(make, offered, options)
-    trial = (None, None) if kind == "loss" and not isinstance(make, type) else arguments
+    itself = kind in _CALLED and not isinstance(make, type)
+    trial = (None,) * _CALLED[kind] if itself else arguments
     if problem := mismatch(make, *trial, **named, **options):
         given = f"with {_GIVEN[kind]}" if _GIVEN[kind] else "without arguments"
         raise ValueError(f"{called} cannot be called {given}: {problem}")
     try:
-        if kind == "loss":
+        if kind in _CALLED:
             made = with_options(make, **options)
         else:
             made = make(*arguments, **named, **options)

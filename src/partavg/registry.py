@@ -18,6 +18,8 @@ _LONGEST = 200  # letters of a list of names in an error
 
 _HOMES = {
     "adapt": "partavg.core.adapt:ADAPTS",
+    "aggregate": "partavg.aggregates:AGGREGATES",
+    "attack": "partavg.attacks:ATTACKS",
     "data": "partavg.data:DATASETS",
     "loss": "partavg.losses:LOSSES",
     "lr_schedule": "partavg.core.rates:RATES",
@@ -163,7 +165,8 @@ def register(kind: str, name: str) -> Callable[[Thing], Thing]: ...
 def register(kind: str, name: str, thing: Any = None) -> Any:
     """Add a name to the table of its kind, so that recipes and options can use it.
 
-    Kinds are model, data, split, partition, solver, loss, lr_schedule, adapt, pace, metric, sink.
+    Kinds are model, data, split, partition, solver, loss, lr_schedule, adapt, pace, aggregate,
+    attack, metric, sink.
     Options are the fields of a dataclass or the keyword-only arguments of a function. A name can be
     given anew to what was defined again at the same place, as in a notebook.
 

@@ -233,7 +233,7 @@ def test_a_run_that_resumes_while_others_listen_is_the_run_without_a_stop(
         ({"wire": "int8"}, r"averaging.wire = 'int8'"),
         ({"partition": "fresh"}, r"averaging.partition = 'fresh'"),
         ({"adapt": PostLocal(5)}, r"an interval that adapts"),
-        ({"aggregate": median}, r"an aggregate of your own"),
+        ({"aggregate": median}, r"an aggregate other than the mean"),
         ({"solver": SOLVERS["vrl_sgd"]()}, r"solver VRLSGD remembers averages for each worker"),
         ({"solver": SGD(0.9, momentum_at_averaging="averaged")}, r"solver SGD remembers averages"),
         ({"schedule": Schedule.partial(3)}, r"every 4 steps is no multiple of the interval 3: use"),

@@ -5,16 +5,21 @@ from dataclasses import replace
 from typing import Any
 
 from partavg.backends.cutting import Cut, draws_columns
-from partavg.core.abilities import abilities, name_of
+from partavg.attacks.attack import Attack
+from partavg.core.abilities import abilities, described, name_of
 from partavg.core.adapt import Adapt
 from partavg.core.aggregate import Aggregate, weighted_sum
-from partavg.core.arguments import check_choice, check_whole
+from partavg.core.arguments import check_choice, check_kind, check_whole
 from partavg.core.participation import Participation
 from partavg.core.partition import Span
 from partavg.core.plan import check_mix
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
-from partavg.core.trial import knows_without_average
+from partavg.core.trial import (
+    knows_without_average,
+    sends_only_parameters,
+    sends_parameters,
+)
 from partavg.core.wire_formats import WIRE_FORMATS
 from partavg.registry import mismatch
 from partavg.sentences import shown
@@ -114,7 +119,7 @@ def check_listening(
         f"averaging.wire = {wire!r}": WIRE_FORMATS[wire].codec is not None,
         f"averaging.partition = {partition!r}": draws_columns(partition),
         "an interval that adapts": adapt is not None,
-        "an aggregate of your own": aggregate is not weighted_sum,
+        "an aggregate other than the mean, or an attack": aggregate is not weighted_sum,
         "a schedule with multiples": bool(schedule.multiples),
     }
     for name, given in others.items():
@@ -154,8 +159,8 @@ def check_wire(
         )
     if aggregate is not weighted_sum:
         raise ValueError(
-            f"wire {wire!r} does not go with an aggregate of your own, which must see whole "
-            f"messages of all workers: leave one of them out"
+            f"wire {wire!r} does not go with an aggregate other than the mean, or an attack, which "
+            f"must see whole messages of all workers: leave one of them out"
         )
     if put_away:
         raise ValueError(
@@ -214,8 +219,37 @@ def check_aggregate(aggregate: Aggregate, solver: Solver) -> None:
             f"aggregate {shown(aggregate)} is no function of messages, weights and what they are "
             f"about: give one, or an object that can be called like it"
         )
+    if getattr(aggregate, "needs_parameters", False):
+        _check_robust(described(aggregate), solver)
     if aggregate is not weighted_sum and abilities(solver).keeps_apart:
         raise ValueError(
             f"solver {name_of(solver)} keeps workers apart, and an aggregate must know what they "
             f"have in common: use a solver that does not, or the weighted sum"
+        )
+
+
+def _check_robust(called: str, solver: Solver) -> None:
+    """Raise a ValueError for a solver whose messages, or what it makes of them, must be a mean."""
+    name = name_of(solver)
+    if abilities(solver).estimates_gradients:
+        raise ValueError(
+            f"solver {name} corrects gradients by what workers differ from their mean, and "
+            f"{called} is none: use a solver like sgd, fedprox, adam or diloco"
+        )
+    if not sends_only_parameters(solver):
+        raise ValueError(
+            f"solver {name} sends more than its parameters, or something else, and {called} looks "
+            f"at these: use a solver that sends nothing else, like sgd with local momentum"
+        )
+
+
+def check_attack(attack: Attack | None, solver: Solver) -> None:
+    """Raise a ValueError for no attack, or one on parameters that are not sent."""
+    if attack is None:
+        return
+    check_kind("attack", attack, Attack, "one, like partavg.attacks.SignFlip(0.2)")
+    if attack.lies and not sends_parameters(solver):
+        raise ValueError(
+            f"solver {name_of(solver)} does not send its parameters, which attackers lie about: "
+            f"use another solver, like sgd"
         )

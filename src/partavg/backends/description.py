@@ -92,6 +92,7 @@ def given_settings(
     participation: Participation | None,
     pace: object,
     adapt: object,
+    attack: object = None,
 ) -> Sections:
     """What a simulation was given, as a recipe would have it."""
     who = participation
@@ -111,6 +112,7 @@ def given_settings(
         },
         "pace": component(pace) if pace else {"name": "even"},
         "adapt": component(adapt) if adapt else {"name": "fixed"},
+        **({"attack": component(attack)} if attack else {}),
         "split": {"name": "given", "sha256": fingerprint(split)},
     }
 

@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from partavg.attacks.attack import Attack
+from partavg.backends.attacked import Attacked
 from partavg.backends.checks import (
     check_bank,
     check_model,
@@ -26,6 +28,7 @@ from partavg.backends.client_models import own_columns, own_tensors
 from partavg.backends.client_weights import Weights, check_drawn_weights, client_weights
 from partavg.backends.combinations import (
     check_aggregate,
+    check_attack,
     check_freezing,
     check_fresh,
     check_listening,
@@ -100,8 +103,8 @@ class Simulation:
     `Partition`, or for each part a list of patterns of names. `delay` lets averages arrive later,
     `mix` is Streaming DiLoCo's α, see docs/streaming.md, `wire` rounds messages as that of `attach`
     does, see docs/wire-formats.md, `adapt` changes the schedule while training goes on. `aggregate`
-    is what becomes of the workers' messages, by default their weighted sum. `transform` makes of
-    stored samples what the model sees, for example `Images`. `precision` and `deterministic` are
+    is what becomes of the workers' messages, by default their weighted sum; an `attack` lets some
+    clients lie about theirs, see docs/robust.md. `transform` makes of stored samples what the model sees, for example `Images`. `precision` and `deterministic` are
     the fused engine's. The workers are dealt over `processes`, which all make the same calls.
 
     >>> from partavg import iid
@@ -142,6 +145,7 @@ class Simulation:
         wire: Wire = "full",
         adapt: Adapt | None = None,
         aggregate: Aggregate = weighted_sum,
+        attack: Attack | None = None,
         transform: Augment | None = None,
         store: Store = "auto",
         engine: str = "auto",
@@ -176,6 +180,13 @@ class Simulation:
         check_needs(self._solver, put_away=put_away, uneven=uneven, delay=delay, mix=mix)
         check_fresh(partition, self._solver, schedule, delay, adapt)
         check_aggregate(aggregate, self._solver)
+        check_attack(attack, self._solver)
+        given_aggregate = aggregate
+        participation = in_cycles(participation, schedule)
+        self._attacked = Attacked(
+            attack, participation, clients=len(split), seed=seed, samples=known
+        )
+        aggregate = self._attacked.aggregate(given_aggregate)
         check_wire(wire, partition, aggregate, put_away=put_away)
         check_listening(
             participation,
@@ -189,7 +200,6 @@ class Simulation:
             adapt=adapt,
             aggregate=aggregate,
         )
-        participation = in_cycles(participation, schedule)
         self._lr = rate_of(lr)
         self._recompute = buffers == "recompute"
         check_freezing(buffers, freeze_at, self._model.statistics)
@@ -226,7 +236,7 @@ class Simulation:
                 "buffers": buffers,
                 "delay": delay,
                 "local": local,
-                "aggregate": aggregate,
+                "aggregate": given_aggregate,
                 **({} if weight_cap is None else {"weight_cap": weight_cap}),
                 **({} if freeze_at is None else {"freeze_at": freeze_at}),
                 **({"offsets": schedule.offsets} if schedule.offsets else {}),
@@ -236,6 +246,7 @@ class Simulation:
             participation=participation,
             pace=pace,
             adapt=adapt,
+            attack=attack,
         )
         self._sharing = what_is_shared(local, self._model.params, self._model.buffers, buffers)
         self._planner = planner = Planner(
@@ -473,13 +484,19 @@ class Simulation:
         return self._judge.clients(self.consensus(), own, samples, split, clients, metrics)
 
     def discrepancy(self) -> Discrepancy:
-        """How far the workers are apart in what they share, in total and per part."""
+        """How far the workers are apart in what they share, in total and per part.
+
+        Attackers are left out.
+        """
         columns = self.columns_apart()
         return Discrepancy(float(columns.sum()), self.per_part(columns).tolist())
 
     def columns_apart(self) -> Float[Tensor, "d"]:
         """The discrepancy per column, 0 in local ones, for those who do not wait for a GPU."""
-        apart = average.discrepancy(self.workers.params, self._weights, self._processes.reduce)
+        params, weights = self.workers.params, self._weights
+        if (honest := self._honest_rows()) is not None:
+            params, weights = params[honest], weights[honest]
+        apart = average.discrepancy(params, weights, self._processes.reduce)
         if self.partition.local:
             apart[self._owner_of_columns() == len(self.partition.parts)] = 0
         return apart
@@ -494,9 +511,9 @@ class Simulation:
         return self._owners[1]
 
     def mean_loss(self, losses: Float[Tensor, "m"]) -> Float[Tensor, ""]:
-        """The weighted mean of the workers' losses."""
+        """The weighted mean of the workers' losses, without those of attackers."""
         if self._mean[0] is not losses:  # an interval that adapts has seen it already
-            weights = self._current.plan.all_weights_at(max(1, self.workers.step))
+            weights = self._all_weights
             self._mean = losses, weights @ losses.to(weights.dtype)
         return self._mean[1]
 
@@ -507,8 +524,18 @@ class Simulation:
 
     @property
     def _weights(self) -> Tensor:
-        """p_i of the workers here that took the last step."""
-        return self._current.plan.weights_at(max(1, self.workers.step))
+        """p_i of the workers here that took the last step; 0 for attackers."""
+        return self._all_weights[self._current.plan.rows]
+
+    @property
+    def _all_weights(self) -> Tensor:
+        """The same, of all workers."""
+        step = max(1, self.workers.step)
+        return self._attacked.honest(self._current.plan.all_weights_at(step), step)
+
+    def _honest_rows(self) -> list[int] | None:
+        """The rows of honest workers held here; None where all count."""
+        return self._attacked.honest_rows(max(1, self.workers.step), self._current.plan.rows)
 
     def _here(self, workers: Int[np.ndarray, "_"]) -> Int[np.ndarray, "_"]:
         """Of some value per worker, those of the workers held here."""
@@ -516,7 +543,8 @@ class Simulation:
 
     def _batch(self, step: int) -> Batch:
         (inputs, targets), keys = self._gather(step, self._draw)
-        return Batch(self._transform(inputs, keys), widened(targets), keys)
+        targets = self._attacked.targets(widened(targets), step, self._current.plan.rows)
+        return Batch(self._transform(inputs, keys), targets, keys)
 
     def _draw(self, step: int) -> tuple[Tensor, Tensor]:
         """The indices of all workers' samples and their keys."""

@@ -18,6 +18,8 @@ class About(NamedTuple):
     """The parameters of the part as all workers last had them in common."""
     places: tuple[slice, ...]
     """Where those parameters lie in a message; nowhere if the solver sends something else."""
+    share: float = 1.0
+    """Of the numbers of all parts, those of this part."""
 
     def parameters(self, messages: Float[Tensor, "*m l"]) -> Float[Tensor, "*m n"]:
         """The parameters in messages, in the order of `last`."""
@@ -26,12 +28,16 @@ class About(NamedTuple):
                 "the solver does not send its parameters, and this aggregate looks at them: use "
                 "another solver, or an aggregate of whole messages"
             )
-        return torch.cat([messages[..., place] for place in self.places], -1)
+        found = [messages[..., place] for place in self.places]
+        return found[0] if len(found) == 1 else torch.cat(found, -1)
 
 
 @runtime_checkable
 class Aggregate(Protocol):
     """Makes one message of all: a function that sees the whole messages of all workers.
+
+    One that has an attribute `needs_parameters` which is true is only used where messages are the
+    parameters, and the statistics that go with them, and nothing else.
 
     It is called in every process with the same arguments, and must return the same there. What
     comes out is what each worker decodes, in place of the weighted sum.

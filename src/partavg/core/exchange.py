@@ -154,7 +154,8 @@ def about(
     spans = plan.partition.parts[part] if spans is None else spans
     last = torch.cat([common[start:stop] for start, stop in spans]).to(accumulating(common.dtype))
     seed = fold(plan.seed, "aggregate", step, part)
-    return About(part, step, seed, last, _places(spans, solver))
+    share = len(last) / max(1, sum(plan.partition.sizes))
+    return About(part, step, seed, last, _places(spans, solver), share)
 
 
 def _places(spans: Sequence[Span], solver: Solver) -> tuple[slice, ...]:
@@ -162,6 +163,8 @@ def _places(spans: Sequence[Span], solver: Solver) -> tuple[slice, ...]:
     if not sends_parameters(solver):
         return ()
     length, widths = message_length(solver), [stop - start for start, stop in spans]
+    if length == (1, 0, 0):  # they lie one after another
+        return (slice(0, sum(widths)),)
     each = (length.per_column * width + length.per_span for width in widths)
     starts = accumulate(each, initial=0)
     return tuple(slice(at, at + width) for at, width in zip(starts, widths, strict=False))

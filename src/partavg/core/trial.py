@@ -69,6 +69,11 @@ def sends_parameters(solver: Solver) -> bool:
     return torch.equal(trial.encoded()[:, : trial.rows.shape[1]], trial.rows)
 
 
+def sends_only_parameters(solver: Solver) -> bool:
+    """Whether messages are the parameters and nothing else."""
+    return sends_parameters(solver) and message_length(solver) == (1, 0, 0)
+
+
 def knows_without_average(solver: Solver) -> bool:
     """Whether workers that do not get an average remember what they would if they did.
 

@@ -105,5 +105,5 @@ def _blocks(
     rows: Float[Tensor, "m d"], row: Float[Tensor, "d"]
 ) -> Iterator[tuple[Float[Tensor, "m _"], Float[Tensor, "_"]]]:
     """Some columns at a time, so that what is made of them needs little memory."""
-    width = max(1, _BLOCK // len(rows))
+    width = max(1, _BLOCK // max(1, len(rows)))
     return zip(torch.split(rows, width, 1), torch.split(row, width), strict=True)

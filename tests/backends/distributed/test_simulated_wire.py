@@ -161,7 +161,7 @@ def test_what_is_refused() -> None:
         simulation("int3")
     with pytest.raises(ValueError, match="fresh columns are others every time"):
         simulation(partition="fresh")
-    with pytest.raises(ValueError, match="does not go with an aggregate of your own"):
+    with pytest.raises(ValueError, match="does not go with an aggregate other than the mean"):
         simulation(aggregate=lambda messages, weights, about: weights @ messages)
     with pytest.raises(ValueError, match="models are put away: use permute or average"):
         simulation(participation=Participation(WORKERS, 2, 4, "none"))

@@ -101,7 +101,7 @@ def check_gathering(
     for what, given in refused.items():
         if given and aggregate is not weighted_sum:
             raise ValueError(
-                f"{what} does not go with an aggregate of your own, which must see whole messages "
+                f"{what} does not go with an aggregate other than the mean, which must see whole messages "
                 f"of all ranks: leave one of them out"
             )
 
