@@ -15,7 +15,7 @@ from partavg.core.arguments import check_number, check_whole
 Center = Callable[[Tensor, Tensor, About], Tensor]
 """(parameters [m, n] of messages, weights [m], what they are about) -> those of one message [n]."""
 
-_NEAR = 0.1
+_NEAR, _LEAST = 0.1, 1e-100
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,8 @@ class GeometricMedian:
     ) -> Float[Tensor, "n"]:
         changes = rows - about.last
         some = _distances(rows, about.last).isfinite()
+        if not bool(some.any()):
+            return about.last
         if not bool(some.all()):
             changes, weights = changes[some], weights[some]
         products = (changes @ changes.T).double()  # from these follow all distances
@@ -92,8 +94,8 @@ class GeometricMedian:
             inner = products @ mixture
             norms = (squares - 2 * inner + mixture @ inner).clamp(min=0).sqrt()
             least = _NEAR * Median()(norms[:, None], shares, about)
-            near = (shares / torch.maximum(norms, least)).nan_to_num(0.0)
-            mixture = near / near.sum().clamp(min=torch.finfo(near.dtype).tiny)
+            near = shares / torch.maximum(norms, least).clamp(min=_LEAST)
+            mixture = near / near.sum()
         return about.last + mixture.to(changes.dtype) @ changes
 
 

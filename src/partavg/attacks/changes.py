@@ -93,7 +93,7 @@ def largest_z(workers: int, attackers: int) -> float:
     """How many deviations away as many of the honest are as a majority lacks; 0 if none are.
 
     >>> round(largest_z(50, 24), 2), largest_z(50, 1)
-    (1.77, 0.0)
+    (1.43, 0.0)
     """
     honest, lacking = workers - attackers, workers // 2 + 1 - attackers
     nearer = (honest - max(1, lacking)) / max(1, honest)
