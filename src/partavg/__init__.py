@@ -10,6 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import partavg.aggregates as aggregates  # noqa: F401
+    import partavg.attacks as attacks  # noqa: F401
     import partavg.metrics as metrics  # noqa: F401
     from partavg.api import compare, follow, run
     from partavg.backends.distributed import attach
@@ -190,8 +192,8 @@ _MOVED = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "metrics":  # a module of public functions
-        return import_module("partavg.metrics")
+    if name in ("aggregates", "attacks", "metrics"):  # modules of what is public
+        return import_module(f"partavg.{name}")
     for module, names in _HOMES.items():
         if name in names.split():
             value = getattr(import_module(f"partavg.{module}"), name)

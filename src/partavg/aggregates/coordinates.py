@@ -1,6 +1,7 @@
 """Each number of a message by itself: median and trimmed mean (Yin et al., 2018), weighted."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
@@ -88,9 +89,14 @@ def _in_order(
     if bool((weights == weights[0]).all()):
         until = torch.arange(1, count + 1, dtype=torch.float64, device=weights.device) / count
         return _sorted(messages), until[:, None]
-    order = _order(messages)
-    until = (weights.double() / weights.double().sum())[order].cumsum(0)
-    return messages.gather(0, order), until
+    shares = weights.double() / weights.double().sum()
+    if messages.device.type == "cpu":
+        until = shares.numpy().take(np.argsort(messages.detach().numpy(), axis=0))
+        for before, row in pairwise(until):  # in a tenth of the time of a cumulative sum
+            row += before
+        return _sorted(messages), torch.from_numpy(until)
+    values, places = messages.sort(0)
+    return values, shares[places].cumsum(0)
 
 
 def _sorted(messages: Float[Tensor, "m l"]) -> Float[Tensor, "m l"]:
@@ -98,13 +104,6 @@ def _sorted(messages: Float[Tensor, "m l"]) -> Float[Tensor, "m l"]:
     if messages.device.type == "cpu":  # NumPy's sort takes a twentieth of the time of torch's
         return torch.from_numpy(np.sort(messages.detach().numpy(), axis=0))
     return messages.sort(0).values
-
-
-def _order(messages: Float[Tensor, "m l"]) -> Tensor:
-    """Which rows come first, in each column."""
-    if messages.device.type == "cpu":
-        return torch.from_numpy(np.argsort(messages.detach().numpy(), axis=0))
-    return messages.argsort(0)
 
 
 def _at(values: Float[Tensor, "m l"], place: Tensor) -> Float[Tensor, "l"]:

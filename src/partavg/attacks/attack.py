@@ -20,7 +20,7 @@ class Attack:
     attackers send in place of their own, `mislabel` for targets that they train on.
 
     >>> Attack(0.4).attackers(clients=5, seed=0), Attack(clients=(4, 1)).attackers(5, seed=0)
-    ((2, 3), (1, 4))
+    ((1, 2), (1, 4))
     """
 
     fraction: float = 0.2
