@@ -4,12 +4,12 @@
 
 runs what is not in the file yet, a line for each run; start it again to go on. The rate of each
 scheme and aggregate is chosen by one seed without attackers, on samples held out of the training
-set; other seeds are judged on the test set. `--table` prints what docs/robust.md shows.
+set; other seeds are judged on the test set. `robust_tables.py` prints what docs/robust.md shows.
 """
 
 import argparse
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -88,8 +88,8 @@ def tuning(scheme: str, aggregate: str) -> list[Task]:
 
 
 def rate(known: Rows, scheme: str, aggregate: str) -> float:
-    """The one with the best accuracy on held-out samples."""
-    return max(tuning(scheme, aggregate), key=lambda task: known[task]).lr
+    """The one with the best accuracy on held-out samples; of two that are as good the larger."""
+    return max(tuning(scheme, aggregate), key=lambda task: (known[task], task.lr)).lr
 
 
 def judging(known: Rows) -> Iterator[Task]:
@@ -141,21 +141,11 @@ def run(path: Path, data: Path) -> None:
         add(task)
 
 
-def accuracies(
-    known: Rows, scheme: str, aggregate: str, attack: str, fraction: float
-) -> list[float]:
-    """Of all seeds that were judged, in their order, in %."""
-    wanted = scheme, aggregate, attack if fraction else "none", fraction
-    found = {t.seed: 100 * a for t, a in known.items() if t[0] == "judging" and t[1:5] == wanted}
-    return [found[seed] for seed in sorted(found)]
-
-
 def main() -> None:
-    """Run, or show what was run."""
+    """Run what was not."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=Path("data"), help="the folder of datasets")
     parser.add_argument("--out", type=Path, default=Path("results/robust/rows.csv"))
-    parser.add_argument("--table", action="store_true", help="print the page's tables")
     given = parser.parse_args()
     run(given.out, given.data)
 

@@ -69,6 +69,19 @@ def never(decays, scale, *, until: int = 3):
     return partavg.PostLocal(until)
 
 
+def between(messages, weights, about, *, share: float = 0.5):
+    ends = messages.aminmax(dim=0)
+    return torch.lerp(ends.min, ends.max, share)
+
+
+@dataclass(frozen=True)
+class Louder(partavg.attacks.Attack):
+    by: float = 2.0
+
+    def lie(self, messages, liars, about):
+        return self.by * messages[liars]
+
+
 largest = partavg.Metric(
     "largest", lambda moment: moment.simulation.largest().max(), column="largest"
 )
@@ -103,6 +116,8 @@ loss = {{name = "{0}:smooth", by = 0.2}}
 lr_schedule = {{name = "{0}:falling", power = 2.0}}
 pace = {{name = "{0}:alternate", rest = 3}}
 adapt = {{name = "{0}:never", until = 2}}
+aggregate = {{name = "{0}:between", share = 0.4}}
+attack = {{name = "{0}:Louder", by = 1.5, fraction = 0.25}}
 averaging = {{interval = 3, partition = "{0}:every_other"}}
 training = {{workers = 4, batch = 4, steps = 6}}
 engine.name = "vmapped"

@@ -51,6 +51,7 @@ def test_every_kind_by_a_file_and_by_a_module(tmp_path: Path) -> None:
     assert (tmp_path / "one" / "lines.txt").read_text().split() == list("123456")
     config = library.load_run(tmp_path / "two").config
     named = [config[kind]["name"] for kind in ("data", "split", "model", "loss", "pace", "adapt")]
+    named += [config[kind]["name"] for kind in ("aggregate", "attack")]
     named += [config["lr_schedule"]["name"], config["solver"]["base"]["name"]]
     named += [config["averaging"]["partition"], *config["metrics"]["extra"]]
     named += config["metrics"]["sinks"]
@@ -65,6 +66,8 @@ def test_options_are_checked_like_those_of_our_own(tmp_path: Path) -> None:
         "loss.by='much'": 'loss.by = "much": input should be a valid number',
         "solver.base.most=true": "solver.base.most = true: input should be a valid number",
         "pace.rests=1": "did you mean 'pace.rest'?",
+        "aggregate.shar=1": "did you mean 'aggregate.share'?",
+        "attack.by='much'": 'attack.by = "much": input should be a valid number',
     }.items():
         said = partavg("run", "recipe.toml", "--set", setting, cwd=tmp_path, code=2).stderr
         assert problem in said

@@ -259,7 +259,7 @@ def simulation(
         solver=solver(config),
         partition=averaging.partition,
         weights=averaging.weights,
-        weight_cap=averaging.weight_cap,
+        max_weight=averaging.max_weight,
         buffers=averaging.buffers,
         freeze_at=freeze_at(config, full),
         local=averaging.local,

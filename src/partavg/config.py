@@ -87,7 +87,7 @@ class Averaging:
     partition: str | tuple[tuple[str, ...], ...] = "channel"
     """A name, or for each part the patterns of the names of its tensors."""
     weights: WeightsPolicy | tuple[float, ...] = "uniform"
-    weight_cap: Annotated[float, Ge(1)] | None = None
+    max_weight: Annotated[float, Ge(1)] | None = None
     """How many times the median weight one client may count."""
     buffers: Buffers = "part"
     freeze_at: Annotated[float, Gt(0), Lt(1)] = 0.5

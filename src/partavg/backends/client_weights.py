@@ -52,10 +52,10 @@ def check_cap(cap: float | None) -> None:
     """Raise a ValueError for a cap that would turn weights around."""
     if cap is None:
         return
-    check_number("weight_cap", cap)
+    check_number("max_weight", cap)
     if not 1 <= cap < math.inf:
         raise ValueError(
-            f"weight_cap {cap} is how many times the median weight a client may count: use 1 or "
+            f"max_weight {cap} is how many times the median weight a client may count: use 1 or "
             f"more, or leave it out"
         )
 

@@ -90,7 +90,7 @@ class Simulation:
     `samples` are (inputs, targets) or anything else that `as_samples` takes. They are kept on the
     device if they fit there, else in host memory; a `store` of "device" or "host" decides it.
     `split` holds the indices of each worker's samples, or masks. `lr` is a number or a function of
-    the step. `weights` are "uniform", by "samples" owned, or a number per client; with a `weight_cap` none
+    the step. `weights` are "uniform", by "samples" owned, or a number per client; with a `max_weight` none
     is more than so many times their median. `buffers` says
     what becomes of BatchNorm's statistics: averaged with their "part", at "every" averaging, kept
     "local", local and "recompute"d from training samples for evaluation, or averaged with their
@@ -133,7 +133,7 @@ class Simulation:
         solver: Solver | None = None,
         partition: Cut = "channel",
         weights: Weights = "uniform",
-        weight_cap: float | None = None,
+        max_weight: float | None = None,
         buffers: Buffers = "part",
         freeze_at: int | None = None,
         local: Sequence[str] = (),
@@ -217,7 +217,7 @@ class Simulation:
         check_delay(delay, schedule, buffers)
         check_recut(adapt, partition, put_away=put_away)
         computed = accumulating(self._model.dtype)
-        shares = client_weights(weights, split, weight_cap).to(self._device, computed)
+        shares = client_weights(weights, split, max_weight).to(self._device, computed)
         check_drawn_weights(shares, participation)
         self.active = participation.active if participation else len(split)
         """Workers that train at a time, in all processes."""
@@ -237,7 +237,7 @@ class Simulation:
                 "delay": delay,
                 "local": local,
                 "aggregate": given_aggregate,
-                **({} if weight_cap is None else {"weight_cap": weight_cap}),
+                **({} if max_weight is None else {"max_weight": max_weight}),
                 **({} if freeze_at is None else {"freeze_at": freeze_at}),
                 **({"offsets": schedule.offsets} if schedule.offsets else {}),
                 **({} if mix is None else {"mix": mix}),

@@ -76,4 +76,4 @@ def theorem(config: Config, owned: Split, active: int) -> Theorem:
 
 def _weights(config: Config, owned: Split) -> tuple[float, ...]:
     averaging = config.averaging
-    return tuple(client_weights(averaging.weights, owned, averaging.weight_cap).tolist())
+    return tuple(client_weights(averaging.weights, owned, averaging.max_weight).tolist())

@@ -36,7 +36,15 @@ from partavg.metrics.table import METRICS
 from partavg.named import anchored
 from partavg.scores.score import Score
 
-SECTIONS = ("training", "averaging", "solver", "lr_schedule", "participation", "metrics")
+SECTIONS = (
+    "training",
+    "averaging",
+    "aggregate",
+    "solver",
+    "lr_schedule",
+    "participation",
+    "metrics",
+)
 """Those of a recipe that a Flower app has; what they hold is in docs/recipes.md."""
 
 OWN = "app"
@@ -173,7 +181,17 @@ class Settings:
         device: torch.device,
         aggregate: Aggregate = weighted_sum,
     ) -> Agreement:
-        """What the server and all clients agree on; the model begins as the seed says."""
+        """What the server and all clients agree on; the model begins as the seed says.
+
+        An aggregate that is given here is one that settings do not name.
+        """
+        named = build.aggregate(self.config)
+        if aggregate is not weighted_sum and named is not weighted_sum:
+            raise ValueError(
+                f"aggregate.name = {self.config.aggregate.name!r}, and server_app has an aggregate "
+                f"of its own: leave one of them out"
+            )
+        aggregate = named if aggregate is weighted_sum else aggregate
         training, averaging = self.config.training, self.config.averaging
         with seeded(fold(training.seed, "model"), torch.device("cpu")):
             rows = RowModel(model(), loss, device)
@@ -255,7 +273,7 @@ class Settings:
             )
         self._check_weights()
         self._check_participation()
-        build.solver(self.config)
+        check_aggregate(build.aggregate(self.config), build.solver(self.config))
         self.rate(1)
 
     def _check_weights(self) -> None:
