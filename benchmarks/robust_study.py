@@ -9,7 +9,7 @@ set; other seeds are judged on the test set. `robust_tables.py` prints what docs
 
 import argparse
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -104,9 +104,9 @@ def judging(known: Rows) -> Iterator[Task]:
                         yield Task("judging", scheme, aggregate, attack, fraction, lr, seed)
 
 
-def train(task: Task, full: Dataset) -> float:
+def train(task: Task, full: Dataset, trial: Sequence[str]) -> float:
     """The accuracy of u_K."""
-    settings = [assignment(key, value) for key, value in task.settings().items()]
+    settings = [assignment(key, value) for key, value in task.settings().items()] + [*trial]
     config = load(RECIPE, settings).config()
     made = build.simulation(config, full, torch.device("cpu"))
     for _ in made.train(build.steps(config, full)):
@@ -115,8 +115,8 @@ def train(task: Task, full: Dataset) -> float:
     return float(judged.metrics["accuracy"])
 
 
-def run(path: Path, data: Path) -> None:
-    """Run what is not in the file."""
+def run(path: Path, data: Path, trial: Sequence[str] = ()) -> None:
+    """Run what is not in the file; a trial changes the recipe."""
     full: Dataset = create("data", load(RECIPE).config().data, data)
     known = read(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -124,7 +124,7 @@ def run(path: Path, data: Path) -> None:
     def add(task: Task) -> None:
         if task in known:
             return
-        known[task] = train(task, full)
+        known[task] = train(task, full, trial)
         begun = path.exists()
         with path.open("a", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
@@ -146,8 +146,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=Path("data"), help="the folder of datasets")
     parser.add_argument("--out", type=Path, default=Path("results/robust/rows.csv"))
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     given = parser.parse_args()
-    run(given.out, given.data)
+    run(given.out, given.data, given.set)
 
 
 if __name__ == "__main__":

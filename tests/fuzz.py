@@ -343,6 +343,7 @@ def simulations(folder: Path) -> Iterator[Call]:
     for name, good in {**task, **options}.items():
         yield Call(trained, {name: good}, accepts, f"Simulation({name}=…)")
 
+    yield from attacked(lambda **given: trained(**{"wire": "full", "mix": None, **given}))
     few = {"schedule": partavg.Schedule.partial(2), "lr": 0.1, "batch": 4}
     few["engine"] = "looped"  # to try both would take most of the time
 
@@ -423,6 +424,44 @@ def simulations(folder: Path) -> Iterator[Call]:
         {"module": nn.Linear(4, 3), "loss": F.cross_entropy, "samples": (x, y), "metrics": ()},
         {"metrics": {"an empty list", "an empty dict"}},
     )
+
+
+def attacked(trained: Callable[..., None]) -> Iterator[Call]:
+    """Aggregates and attacks, and their options."""
+    aggregates, attacks = partavg.aggregates, partavg.attacks
+    given = {
+        "aggregate": (aggregates.Median(), set()),
+        "attack": (attacks.SignFlip(0.5), {"None"}),
+        "max_weight": (2.0, {"None", "1.5", "2.0", "10^30"}),
+    }
+    for name, (good, taken) in given.items():
+        yield Call(trained, {name: good}, {name: taken}, f"Simulation({name}=…)")
+    any_number = {*REAL, "10^30"}
+    positive = {"0.5", "1.5", "2.0", "10^30"}
+    for make, options in {
+        aggregates.Trimmed: {"share": (0.2, {"0"})},
+        aggregates.NormBound: {"times": (1.0, positive), "bound": (1.0, {"None", *positive})},
+        aggregates.GeometricMedian: {"rounds": (2, set())},
+    }.items():
+        for name, (good, taken) in options.items():
+            yield Call(
+                lambda make=make, **given: trained(aggregate=make(**given)),
+                {name: good}, {name: taken}, f"Simulation(aggregate={make.__name__}({name}=…))",
+            )  # fmt: skip
+    who = {"fraction": (0.5, {"0", "0.5"}), "clients": ((0,), {"an empty list"})}
+    for make, options in {
+        attacks.SignFlip: {**who, "scale": (1.0, any_number)},
+        attacks.Scaled: {"scale": (1.0, any_number)},
+        attacks.Noise: {"deviation": (1.0, any_number)},
+        attacks.Constant: {"value": (1.0, any_number)},
+        attacks.LittleIsEnough: {"z": (1.0, {"None", *any_number})},
+        attacks.LabelFlip: who,
+    }.items():
+        for name, (good, taken) in options.items():
+            yield Call(
+                lambda make=make, **given: trained(attack=make(**{"fraction": 0.5, **given})),
+                {name: good}, {name: taken}, f"Simulation(attack={make.__name__}({name}=…))",
+            )  # fmt: skip
 
 
 def attaching() -> Iterator[Call]:

@@ -1,17 +1,16 @@
-"""Draw what a defence is worth, docs/images/robust.svg of docs/robust.md.
+"""Draw what a defence is worth, docs/images/robust-periodic.svg and robust-partial.svg.
 
-    python tools/draw_robust.py results/robust/rows.csv
+python tools/draw_robust.py results/robust/rows.csv
 """
 
 import sys
-from html import escape
 from pathlib import Path
 from statistics import mean
 
 from picture import IMAGES, WIDTH, chart, legend, picture
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
-from robust_study import AGGREGATES, ATTACKS, FRACTIONS, Rows, read
+from robust_study import AGGREGATES, ATTACKS, FRACTIONS, SCHEMES, Rows, read
 from robust_tables import accuracies
 
 TITLES = {
@@ -29,28 +28,26 @@ def curve(known: Rows, scheme: str, aggregate: str, attack: str) -> list[tuple[f
     ]
 
 
-def draw(path: Path) -> str:
-    """A column for each attack, periodic averaging above and partial averaging below."""
-    known, drawn = read(path), []
-    for place, scheme in enumerate(("periodic", "partial")):
-        row = []
-        for column, attack in enumerate(ATTACKS):
-            title = f"{TITLES[attack]}, {scheme} averaging"
-            lines = [
-                (color, curve(known, scheme, aggregate, attack))
-                for color, aggregate in enumerate(AGGREGATES)
-            ]
-            row += chart(column, title, "attackers, % of all workers", lines)
-        drawn.append(f'<g transform="translate(0 {350 * place})">{"".join(row)}</g>')
-    labels = {color: escape(name) for color, name in enumerate(AGGREGATES)}
-    places = [56, 180, 310, 450]
-    drawn.append(f'<g transform="translate(0 350)">{"".join(legend(labels, places))}</g>')
-    return picture(WIDTH * len(ATTACKS), 730, drawn)
+def draw(known: Rows, scheme: str) -> str:
+    """A chart for each attack, a line for each aggregate."""
+    drawn = []
+    for place, attack in enumerate(ATTACKS):
+        lines = [
+            (color, curve(known, scheme, aggregate, attack))
+            for color, aggregate in enumerate(AGGREGATES)
+        ]
+        title = f"{TITLES[attack]}: accuracy, %"
+        drawn += chart(place, title, "attackers, % of all workers", lines)
+    places = [56 + 130 * color for color in range(len(AGGREGATES))]
+    drawn += legend(dict(enumerate(AGGREGATES)), places)
+    return picture(WIDTH * len(ATTACKS), 370, drawn)
 
 
 def main() -> None:
-    """Write the picture."""
-    (IMAGES / "robust.svg").write_text(draw(Path(sys.argv[1])))
+    """Write a picture for each scheme."""
+    known = read(Path(sys.argv[1]))
+    for scheme in SCHEMES:
+        (IMAGES / f"robust-{scheme}.svg").write_text(draw(known, scheme))
 
 
 if __name__ == "__main__":

@@ -232,6 +232,7 @@ def test_all_messages_at_the_place_where_all_were() -> None:
         (lambda: Trimmed("a"), "share 'a' is no number"),
         (lambda: NormBound(0), "times 0 would let nobody change anything"),
         (lambda: NormBound(bound=-1), "bound -1 would let nobody"),
+        (lambda: GeometricMedian(10**9), "1000000000 rounds take too long: use up to 1000"),
         (lambda: GeometricMedian(0), "rounds 0 is no whole number from 1"),
     ],
 )

@@ -13,6 +13,8 @@ from tests.together import together
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from partavg.aggregates import Median, NormBound, Trimmed
+from partavg.attacks import LabelFlip, LittleIsEnough, Noise, SignFlip
 from partavg.backends import ranks
 from partavg.backends.processes import Processes, check_same, dealt_evenly
 from partavg.backends.ranks import Agreed, Ranks
@@ -69,6 +71,13 @@ PLAIN: dict[str, dict[str, Any]] = {
     "aggregated late": {"aggregate": plain_sum, "delay": 2, "solver": SCAFFOLD()},
     "noisy": {"aggregate": Noisy(), "buffers": "local",
               "participation": Participation(WORKERS, 5, 4, "average")},
+    "attacked": {"attack": LittleIsEnough(0.3, z=1.0), "aggregate": Trimmed(0.3)},
+    "attacked, drawn": {"attack": Noise(0.5), "weights": "samples", "aggregate": Median(),
+                        "participation": Participation(WORKERS, 4, 3, "permute")},
+    "attacked, late": {"attack": SignFlip(clients=(0, 5)), "delay": 2, "max_weight": 1.5,
+                       "weights": "samples"},
+    "mislabeled": {"attack": LabelFlip(clients=(0, 1, 2, 3)), "aggregate": NormBound(),
+                   "participation": Participation(WORKERS, 4, 3, "average")},
     "from outside": {"participation": Participation(WORKERS, 4, 3, "average"), "solver": FedDyn()},
     "personal": {"local": ["3.*"], "solver": FedProx(0.5, SGD(0.9))},
     "personal, permuted": {"local": ["1.*", "3.bias"], "solver": SGD(0.9),

@@ -15,7 +15,7 @@ from partavg.core.arguments import check_number, check_whole
 Center = Callable[[Tensor, Tensor, About], Tensor]
 """(parameters [m, n] of messages, weights [m], what they are about) -> those of one message [n]."""
 
-_NEAR, _LEAST = 0.1, 1e-100
+_NEAR, _LEAST, _MOST_ROUNDS = 0.1, 1e-100, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,9 @@ class NormBound:
         for name, value in given.items():
             check_number(name, value)
             if not value > 0:
-                raise ValueError(f"{name} {value} would let nobody change anything: use more than 0")
+                raise ValueError(
+                    f"{name} {value} would let nobody change anything: use more than 0"
+                )
 
     def __call__(
         self, messages: Float[Tensor, "m l"], weights: Float[Tensor, "m"], about: About
@@ -50,9 +52,9 @@ class NormBound:
     ) -> Float[Tensor, "n"]:
         norms = _distances(rows, about.last)
         if self.bound is None:
-            bound = self.times * Median()(norms[:, None], weights, about)
+            bound = float(self.times) * Median()(norms[:, None], weights, about)
         else:
-            bound = norms.new_tensor([self.bound * about.share**0.5])
+            bound = norms.new_tensor([float(self.bound) * about.share**0.5])
         kept = weights * (bound / norms).clamp(max=1).nan_to_num(1.0)
         kept = torch.where(norms.isfinite(), kept, 0)
         return _weighted(rows, kept) + about.last * (1 - kept.sum())
@@ -70,7 +72,8 @@ class GeometricMedian:
     needs_parameters: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_whole("rounds", self.rounds, 1)
+        if check_whole("rounds", self.rounds, 1) > _MOST_ROUNDS:
+            raise ValueError(f"{self.rounds} rounds take too long: use up to {_MOST_ROUNDS}")
 
     def __call__(
         self, messages: Float[Tensor, "m l"], weights: Float[Tensor, "m"], about: About

@@ -1,6 +1,5 @@
 """What an attack is: some clients, and what they do to messages or to their samples."""
 
-from collections.abc import Collection
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -35,7 +34,7 @@ class Attack:
             raise ValueError(
                 f"fraction {self.fraction} of all clients cannot attack: use 0 to below 1"
             )
-        check_kind("clients", self.clients, Collection, "the numbers of those that attack, in one")
+        check_kind("clients", self.clients, tuple | list, "the numbers of those that attack")
         for client in self.clients:
             check_whole("an attacker's number", client, 0)
 

@@ -21,7 +21,7 @@ class SignFlip(Attack):
         self, messages: Float[Tensor, "m l"], liars: Int[Tensor, "a"], about: About
     ) -> Float[Tensor, "a l"]:
         """The other way from v, what all last had in common."""
-        return _stretched(messages[liars], about, -self.scale)
+        return _stretched(messages[liars], about, -float(self.scale))
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Scaled(Attack):
         self, messages: Float[Tensor, "m l"], liars: Int[Tensor, "a"], about: About
     ) -> Float[Tensor, "a l"]:
         """Too far from v, what all last had in common."""
-        return _stretched(messages[liars], about, self.scale)
+        return _stretched(messages[liars], about, float(self.scale))
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Noise(Attack):
         own = messages[liars]
         params, draws = about.parameters(own), torch.Generator().manual_seed(about.seed)
         noise = torch.randn(params.shape, generator=draws, dtype=torch.float64).to(params)
-        return with_parameters(own, about, params + self.deviation * noise)
+        return with_parameters(own, about, params + float(self.deviation) * noise)
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Constant(Attack):
         self, messages: Float[Tensor, "m l"], liars: Int[Tensor, "a"], about: About
     ) -> Float[Tensor, "a l"]:
         """Nothing of what they found."""
-        return torch.full_like(messages[liars], self.value)
+        return torch.full_like(messages[liars], float(self.value))
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class LittleIsEnough(Attack):
         honest = torch.ones(len(messages), dtype=torch.bool, device=messages.device)
         honest[liars] = False
         others = params[honest] if len(liars) < len(messages) else params
-        z = largest_z(len(messages), len(liars)) if self.z is None else self.z
+        z = largest_z(len(messages), len(liars)) if self.z is None else float(self.z)
         sent = others.mean(0) - z * others.std(0, correction=0)
         return with_parameters(messages[liars], about, sent.expand(len(liars), -1))
 
@@ -100,8 +100,6 @@ def largest_z(workers: int, attackers: int) -> float:
     return max(0.0, NormalDist().inv_cdf(nearer)) if nearer > 0 else 0.0
 
 
-def _stretched(
-    messages: Float[Tensor, "a l"], about: About, factor: float
-) -> Float[Tensor, "a l"]:
+def _stretched(messages: Float[Tensor, "a l"], about: About, factor: float) -> Float[Tensor, "a l"]:
     params = about.parameters(messages)
     return with_parameters(messages, about, torch.lerp(about.last, params, factor))

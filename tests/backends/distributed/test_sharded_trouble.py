@@ -84,7 +84,10 @@ def refused(rank: int, case: str) -> None:
             r"rank 2 has placements 2 × Shard\(dim=0\) over 2, .*, 3 × whole \(.*, rank 0 has 6 ×",
         ),
         ("another shard", "rank [23] has its shards at .*, rank [01] has"),
-        ("aggregate", ".*does not go with an aggregate other than the mean, which must see whole messages"),
+        (
+            "aggregate",
+            ".*does not go with an aggregate other than the mean, which must see whole messages",
+        ),
         ("fedlama", ".*does not go with FedLAMA, which compares whole parts"),
         ("fresh", ".*does not go with fresh columns"),
         ("uneven", ".*does not go with uneven steps"),

@@ -170,7 +170,8 @@ def check_mesh(mesh: object, group: object, manager: object) -> DeviceMesh:
 def check_sharded(aggregate: Aggregate, adapt: Adapt | None, *, fresh: bool, uneven: bool) -> None:
     """Raise a ValueError for what ranks that hold shards of a model cannot do."""
     refused = {
-        "an aggregate other than the mean, which must see whole messages": aggregate is not weighted_sum,
+        "an aggregate other than the mean, which must see whole messages": aggregate
+        is not weighted_sum,
         f"{type(adapt).__name__}, which compares whole parts": adapt is not None and adapt.measures,
         "fresh columns, which are drawn from whole tensors": fresh,
         "uneven steps, since its ranks must take each step together": uneven,
