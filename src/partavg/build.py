@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from partavg.backends.checks import device_of
 from partavg.attacks.attack import Attack
 from partavg.backends.attacked import Attacked
+from partavg.backends.checks import device_of
 from partavg.backends.combinations import (
     check_aggregate,
     check_attack,

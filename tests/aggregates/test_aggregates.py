@@ -13,7 +13,7 @@ from torch import Tensor
 from partavg.aggregates import AGGREGATES, GeometricMedian, Median, NormBound, Trimmed
 from partavg.backends.combinations import check_aggregate
 from partavg.core.aggregate import About, Aggregate, weighted_sum
-from partavg.solvers import SOLVERS, SGD
+from partavg.solvers import SGD, SOLVERS
 
 ALL: dict[str, Aggregate] = {
     "median": Median(),

@@ -1,5 +1,6 @@
 """Attackers in the simulator: slow twins, the same everywhere, and what is refused."""
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -198,7 +199,7 @@ def test_honest_attackers_change_nothing() -> None:
 def test_a_larger_fraction_has_the_same_attackers_and_others() -> None:
     some = [set(Attack(f / 10).attackers(20, seed=3)) for f in range(10)]
     assert [len(each) for each in some] == [0, 2, 4, 6, 8, 10, 12, 14, 16, 18]
-    assert all(one < other for one, other in zip(some, some[1:], strict=False))
+    assert all(one < other for one, other in itertools.pairwise(some))
     assert Attack(0.3).attackers(20, 0) != Attack(0.3).attackers(20, 1)
 
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from partavg.backends.cutting import Cut, draws_columns
 from partavg.attacks.attack import Attack
+from partavg.backends.cutting import Cut, draws_columns
 from partavg.core.abilities import abilities, described, name_of
 from partavg.core.adapt import Adapt
 from partavg.core.aggregate import Aggregate, weighted_sum

@@ -90,8 +90,7 @@ class Simulation:
     `samples` are (inputs, targets) or anything else that `as_samples` takes. They are kept on the
     device if they fit there, else in host memory; a `store` of "device" or "host" decides it.
     `split` holds the indices of each worker's samples, or masks. `lr` is a number or a function of
-    the step. `weights` are "uniform", by "samples" owned, or a number per client; with a `max_weight` none
-    is more than so many times their median. `buffers` says
+    the step. `weights` are "uniform", by "samples" owned, or a number per client. `buffers` says
     what becomes of BatchNorm's statistics: averaged with their "part", at "every" averaging, kept
     "local", local and "recompute"d from training samples for evaluation, or averaged with their
     part and "frozen" after step `freeze_at`: then all workers normalize by the same, also in
@@ -103,9 +102,11 @@ class Simulation:
     `Partition`, or for each part a list of patterns of names. `delay` lets averages arrive later,
     `mix` is Streaming DiLoCo's α, see docs/streaming.md, `wire` rounds messages as that of `attach`
     does, see docs/wire-formats.md, `adapt` changes the schedule while training goes on. `aggregate`
-    is what becomes of the workers' messages, by default their weighted sum; an `attack` lets some
-    clients lie about theirs, see docs/robust.md. `transform` makes of stored samples what the model sees, for example `Images`. `precision` and `deterministic` are
-    the fused engine's. The workers are dealt over `processes`, which all make the same calls.
+    is what becomes of the workers' messages, by default their weighted sum. `transform` makes of
+    stored samples what the model sees, for example `Images`. `precision` and `deterministic` are
+    the fused engine's. The workers are dealt over `processes`, which all make the same calls. A
+    client weighs at most `max_weight` times the median client. An `attack` lets some of them lie
+    about their messages, see docs/robust.md.
 
     >>> from partavg import iid
     >>> x = torch.arange(40.0).view(40, 1)

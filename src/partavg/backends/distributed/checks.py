@@ -101,8 +101,8 @@ def check_gathering(
     for what, given in refused.items():
         if given and aggregate is not weighted_sum:
             raise ValueError(
-                f"{what} does not go with an aggregate other than the mean, which must see whole messages "
-                f"of all ranks: leave one of them out"
+                f"{what} does not go with an aggregate other than the mean, which must see whole "
+                f"messages of all ranks: leave one of them out"
             )
 
 
