@@ -2,15 +2,15 @@
 
     OMP_NUM_THREADS=1 python benchmarks/aggregates.py
 
-prints the time of an iteration with each aggregate as a multiple of that with the mean: blocks of
-iterations take turns, and the median of the ratios counts.
+prints the processor's time for an iteration with each aggregate, as a multiple of that with the
+mean: blocks of iterations take turns, and the median of the ratios counts.
 """
 
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import process_time
 
 import torch
 
@@ -31,11 +31,11 @@ def simulation(data: Path, *settings: str) -> Simulation:
 
 
 def seconds(made: Simulation, steps: int) -> float:
-    """How long some more iterations take, each."""
-    began = perf_counter()
+    """How long the processor takes for some more iterations, each: others do not count."""
+    began = process_time()
     for _ in made.train(made.workers.step + steps):
         pass
-    return (perf_counter() - began) / steps
+    return (process_time() - began) / steps
 
 
 def ratios(data: Path, parts: int, weights: str, blocks: int) -> Iterator[tuple[str, float, float]]:

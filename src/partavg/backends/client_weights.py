@@ -48,14 +48,14 @@ def capped(weights: Float[Tensor, "m"], cap: float | None) -> Float[Tensor, "m"]
     return weights.clamp(max=cap * float(weights[weights > 0].median()))
 
 
-def check_cap(cap: float | None) -> None:
-    """Raise a ValueError for a cap that would turn weights around."""
+def check_cap(cap: float | None, called: str = "max_weight") -> None:
+    """Raise a ValueError for a cap that would cut the median itself."""
     if cap is None:
         return
-    check_number("max_weight", cap)
+    check_number(called, cap)
     if not 1 <= cap < math.inf:
         raise ValueError(
-            f"max_weight {cap} is how many times the median weight a client may count: use 1 or "
+            f"{called} {cap} is how many times the median weight a client may count: use 1 or "
             f"more, or leave it out"
         )
 

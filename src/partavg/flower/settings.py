@@ -15,7 +15,7 @@ from annotated_types import Ge, Gt
 from torch import nn
 
 from partavg import build
-from partavg.backends.client_weights import client_weights
+from partavg.backends.client_weights import check_cap, client_weights
 from partavg.backends.combinations import check_aggregate, check_listening
 from partavg.backends.cutting import draws_columns
 from partavg.backends.planner import Planner, what_is_shared
@@ -72,6 +72,7 @@ class Federation:
     max_change: Annotated[float, Ge(0)] = 100.0
 
     def __post_init__(self) -> None:
+        check_cap(self.max_weight or None, "flower.max_weight")
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", self.job):
             raise ValueError(
                 f"flower.job = {self.job!r} names files on every node: use up to 64 letters, "
@@ -242,6 +243,11 @@ class Settings:
             raise ValueError(
                 "averaging.offsets, averaging.mix and averaging.partition = 'fresh' cannot be used "
                 "with Flower, whose clients are asked for one part at a time: leave them out"
+            )
+        if averaging.max_weight is not None:
+            raise ValueError(
+                f"averaging.max_weight = {averaging.max_weight} is flower.max_weight here, where "
+                f"clients tell how many samples they have: set that"
             )
         if averaging.wire != "full":
             raise ValueError(

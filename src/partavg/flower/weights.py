@@ -1,7 +1,10 @@
 """How much each of the clients counts that answered."""
 
 from collections.abc import Mapping, Sequence
-from statistics import median_low
+
+import torch
+
+from partavg.backends.client_weights import capped
 
 
 def weights_of(
@@ -12,11 +15,11 @@ def weights_of(
     By samples, no client counts more than `max_weight` times the median: numbers are only told.
     """
     counts = dict.fromkeys(samples, 1.0)
-    capped: list[int] = []
+    less: list[int] = []
     if given == "samples":
-        most = max_weight * median_low(samples.values()) if max_weight and samples else float("inf")
-        capped = [client for client, count in samples.items() if count > most]
-        counts = {client: min(float(count), most) for client, count in samples.items()}
+        told = torch.tensor(list(samples.values()), dtype=torch.float64)
+        counts = dict(zip(samples, capped(told, max_weight or None).tolist(), strict=True))
+        less = [client for client, count in counts.items() if count < samples[client]]
     elif not isinstance(given, str):
         counts = {client: given[client] for client in samples}
-    return {client: count / sum(counts.values()) for client, count in counts.items()}, capped
+    return {client: count / sum(counts.values()) for client, count in counts.items()}, less
