@@ -3,6 +3,7 @@ from tests.backends.distributed.loops import WORKERS, Case, attached, distance, 
 from tests.outside import FedDyn, Noisy, median, plain_sum
 from tests.ranks import Ranks
 
+from partavg.aggregates import NormBound, Trimmed
 from partavg.core.adapt import AdaComm, FedLAMA, PostLocal
 from partavg.solvers.adam import adam, adamw
 from partavg.solvers.fedprox import FedProx
@@ -48,6 +49,8 @@ CASES = {
         {"solver": SCAFFOLD(SGD(momentum=0.9, nesterov=True))},
     ),
     "aggregated": Case({"interval": 4, "aggregate": median}),
+    "trimmed": Case({"interval": 4, "aggregate": Trimmed(0.3)}),
+    "norm bound": Case({"interval": 4, "parts": 1, "aggregate": NormBound(0.5)}),
     "aggregated late": Case({"interval": 4, "aggregate": plain_sum, "delay": 2}),
     "noisy": Case({"interval": 4, "aggregate": Noisy(), "buffers": "local"}),
     "from outside": Case(
