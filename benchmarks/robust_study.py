@@ -30,6 +30,10 @@ FRACTIONS = (0.1, 0.2, 0.3, 0.4)
 RATES = (0.00625, 0.0125, 0.025, 0.05, 0.1)
 CHOSEN_BY, JUDGED_BY = 0, (1, 2, 3, 4, 5)  # seeds
 HELD_OUT = 0.2
+SLOWLY = tuple(
+    (aggregate, "label_flip", f) for aggregate in ("mean", "norm_bound") for f in (0.3, 0.4)
+)
+"""Where schemes differ most: again at half the rate, which nobody chose."""
 
 
 class Task(NamedTuple):
@@ -104,6 +108,15 @@ def judging(known: Rows) -> Iterator[Task]:
                         yield Task("judging", scheme, aggregate, attack, fraction, lr, seed)
 
 
+def slowly(known: Rows) -> Iterator[Task]:
+    """Some runs again, at half the rate."""
+    for seed in JUDGED_BY:
+        for scheme in SCHEMES:
+            for aggregate, attack, fraction in SLOWLY:
+                lr = rate(known, scheme, aggregate) / 2
+                yield Task("half rate", scheme, aggregate, attack, fraction, lr, seed)
+
+
 def train(task: Task, full: Dataset, trial: Sequence[str]) -> float:
     """The accuracy of u_K."""
     settings = [assignment(key, value) for key, value in task.settings().items()] + [*trial]
@@ -137,7 +150,7 @@ def run(path: Path, data: Path, trial: Sequence[str] = ()) -> None:
         for aggregate in AGGREGATES:
             for task in tuning(scheme, aggregate):
                 add(task)
-    for task in judging(known):
+    for task in (*judging(known), *slowly(known)):
         add(task)
 
 

@@ -104,19 +104,22 @@ def test_the_study_of_robust_aggregates(
     """Begun, stopped and gone on with; then its tables and its picture."""
     study, path = load("benchmarks/robust_study"), tmp_path / "rows.csv"
     small = {"ATTACKS": {"sign_flip": 2.0, "label_flip": None}, "AGGREGATES": ("mean", "median"),
-             "FRACTIONS": (0.4,), "RATES": (0.02, 0.05), "JUDGED_BY": (1, 2)}  # fmt: skip
+             "FRACTIONS": (0.4,), "RATES": (0.02, 0.05), "JUDGED_BY": (1, 2),
+             "SLOWLY": (("mean", "label_flip", 0.4),)}  # fmt: skip
     for name, value in small.items():
         monkeypatch.setattr(study, name, value)
     trial = "training.steps=4", "training.workers=5", "averaging.interval=4", "engine.name=looped"
     monkeypatch.setattr(study, "SCHEMES", {"periodic": 1, "partial": 4})
     study.run(path, tmp_path, trial)
     rows = path.read_text().splitlines()
-    assert len(rows) == 1 + 4 * 2 + 2 * 4 * 3
+    assert len(rows) == 1 + 4 * 2 + 2 * 4 * 3 + 2 * 2
     path.write_text("\n".join(rows[:11]) + "\n")
     study.run(path, tmp_path, trial)
     assert path.read_text().splitlines() == rows
     tables = load("benchmarks/robust_tables")
     known = study.read(path)
+    assert len(tables.slow_table(known)) == 3
+    assert tables.significant(known) == []
     (_, _, *lines_) = tables.gain_table(known)
     assert [line.split("|")[1:3] for line in lines_] == [
         [" none ", " 0 % "], [" sign_flip ", " 40 % "], [" label_flip ", " 40 % "],

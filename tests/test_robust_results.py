@@ -16,6 +16,7 @@ def test_the_page_has_the_tables_of_what_was_measured(monkeypatch: pytest.Monkey
     page = (ROOT / "docs/robust.md").read_text()
     known = robust_study.read(ROOT / "results/robust/rows.csv")
     tables = [robust_tables.rates_table(known), robust_tables.gain_table(known)]
+    tables.append(robust_tables.slow_table(known))
     tables += [robust_tables.accuracy_table(known, scheme) for scheme in robust_study.SCHEMES]
     for table in tables:
         assert "\n".join(table) in page, table[0]
