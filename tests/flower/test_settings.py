@@ -113,7 +113,7 @@ def test_listening_is_refused_with_an_aggregate_only_where_clients_come_and_go()
         settings = Settings.read({**BASE, **changes})
         return settings.agreement(model, F.cross_entropy, torch.device("cpu"), median)
 
-    with pytest.raises(ValueError, match=r"'listen' does not go with an aggregate of your own"):
+    with pytest.raises(ValueError, match=r"'listen' does not go with an aggregate other than"):
         made(**LISTENING)
     everybody = {**LISTENING, "participation.fraction": 1.0, "solver.name": "vrl_sgd"}
     assert made(**everybody).plan.participation.moves is False

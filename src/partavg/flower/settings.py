@@ -311,7 +311,7 @@ class Settings:
                     f"{key} = {value} is not a multiple of the {self.local_steps} steps between "
                     f"two exchanges: clients can change only there"
                 )
-        self._check_listening()
+        self._check_listening(build.aggregate(self.config))
         made = build.solver(self.config)
         if who.redistribution == "average" and abilities(made).keeps_apart:
             raise ValueError(
