@@ -170,18 +170,22 @@ def test_what_is_resumed_goes_on_to_the_bit(
         made(**{**options, "attack": type(EVERY[attack])(0.2)}).load(saved)
 
 
-def test_attackers_are_clients_and_not_rows() -> None:
+ROLLING = Participation(5, active=3, every=8, redistribution="permute", interval=4, rolling=True)
+
+
+@pytest.mark.parametrize("who", [HALF, ROLLING])
+def test_attackers_are_clients_and_not_rows(who: Participation) -> None:
     """Of those active only attackers lie, in whatever row they are."""
     seen: list[list[int]] = []
 
     class Marked(Attack):
         def lie(self, messages: Tensor, liars: Tensor, about: About) -> Tensor:
-            seen.append(sorted(HALF(max(1, about.step))[liars.numpy()].tolist()))
+            seen.append(sorted(who(max(1, about.step))[liars.numpy()].tolist()))
             return messages[liars]
 
-    for _ in made(attack=Marked(clients=LIARS), participation=HALF).train(24):
+    for _ in made(attack=Marked(clients=LIARS), participation=who).train(24):
         pass
-    expected = [set(HALF(step).tolist()) & set(LIARS) for step in range(1, 25)]
+    expected = [set(who(step).tolist()) & set(LIARS) for step in range(1, 25)]
     assert {tuple(some) for some in seen} == {tuple(sorted(some)) for some in expected if some}
 
 
