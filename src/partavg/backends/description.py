@@ -92,6 +92,7 @@ def given_settings(
     participation: Participation | None,
     pace: object,
     adapt: object,
+    privacy: object = None,
 ) -> Sections:
     """What a simulation was given, as a recipe would have it."""
     who = participation
@@ -112,7 +113,14 @@ def given_settings(
         "pace": component(pace) if pace else {"name": "even"},
         "adapt": component(adapt) if adapt else {"name": "fixed"},
         "split": {"name": "given", "sha256": fingerprint(split)},
+        **({"privacy": _given(privacy)} if privacy else {}),
     }
+
+
+def _given(privacy: object) -> dict[str, Any]:
+    """The settings of a private run that were given, or that it takes by itself."""
+    own: dict[str, Any] = plain(privacy)
+    return {name: value for name, value in own.items() if name != "name"}
 
 
 def _told(who: Participation) -> dict[str, Any]:
