@@ -387,12 +387,10 @@ class Simulation:
 
     def spent(self) -> dict[str, float | None]:
         """What a private run has spent so far, ε and δ; nothing of another."""
-        if self.spending is None:
+        spent = self.spending and self.spending.epsilon(self.workers.step)
+        if self.spending is None or spent is None:
             return {}
-        return {
-            "epsilon": self.spending.epsilon(self.workers.step),
-            "delta": self.spending.privacy.delta,
-        }
+        return {"epsilon": spent, "delta": self.spending.privacy.delta}
 
     def train(self, until: int, watch: Watch = unwatched) -> Iterator[Record]:
         """Train up to step `until`; yield a record after each iteration."""

@@ -33,7 +33,15 @@ class Poisson(Participation):
     def of(cls, clients: int, fraction: float, every: int, seed: int = 0) -> "Poisson":
         """With as many slots as the draws need."""
         most = max(1, int(_counts(clients, fraction, seed).max()))
-        return cls(clients, most, every, "released", seed, every, fraction)
+        return cls(
+            clients=clients,
+            active=most,
+            every=every,
+            redistribution="released",
+            seed=seed,
+            interval=every,
+            fraction=fraction,
+        )
 
     def present(self, step: int) -> NDArray[np.bool_]:
         """Which slots somebody is in at a step."""

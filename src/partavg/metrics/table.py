@@ -128,8 +128,8 @@ def _train_loss(at: Moment) -> Value:
 
 
 def _epsilon(at: Moment) -> Value:
-    spent = at.simulation.spending
-    return spent.epsilon(at.step) if spent and at.evaluates else None
+    spent, wanted = at.simulation.spending, at.step == at.steps or at.due(at.options.evaluate_every)
+    return spent.epsilon(at.step) if spent and wanted else None
 
 
 def _smallest_local(at: Moment) -> Value:

@@ -8,8 +8,10 @@ so that a cycle is sampled as a whole, and never a part by itself.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from math import inf, sqrt
+from math import ceil, floor, inf, log10, sqrt
 from typing import Any
+
+from partavg.core.arguments import check_number, check_whole
 
 _MOST = 1 << 20  # cycles
 
@@ -86,3 +88,35 @@ def _sampled(noise: float, fraction: float) -> Any:
     from dp_accounting.pld import privacy_loss_distribution
 
     return privacy_loss_distribution.from_gaussian_mechanism(noise, sampling_prob=fraction)
+
+
+def noise_for(
+    epsilon: float, cycles: int, *, fraction: float = 1.0, delta: float = 1e-5
+) -> float:
+    """The noise, to three digits, with which so many cycles cost no more than ε.
+
+    `noise_for(4.0, 50)` is 7.65.
+    """
+    check_installed()
+    for name, value in (("epsilon", epsilon), ("fraction", fraction), ("delta", delta)):
+        check_number(name, value)
+    check_whole("cycles", cycles, 1)
+    if epsilon <= 0 or not 0 < fraction <= 1 or not 0 < delta < 1:
+        raise ValueError(
+            f"epsilon {epsilon}, fraction {fraction} and delta {delta} cannot be: use numbers above "
+            f"0, the latter two up to 1"
+        )
+
+    def costs(noise: float) -> float:
+        return Accountant(noise, fraction, delta).epsilon(cycles)
+
+    low, high = 0.5, 1.0
+    while costs(high) > epsilon:
+        low, high = high, 2 * high
+    while low > 1e-3 and costs(low) <= epsilon:
+        low, high = low / 2, low
+    while high - low > 1e-3 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if costs(middle) <= epsilon else (middle, high)
+    digits = 2 - floor(log10(high))
+    return ceil(high * 10**digits) / 10**digits
