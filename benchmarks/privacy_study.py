@@ -2,17 +2,18 @@
 
     python benchmarks/privacy_study.py results/privacy
 
-200 clients with two classes of Fashion-MNIST each (the subset that comes with the package, shrunk to
-7 × 7) train a small network for 20 cycles of 8 local steps. For every share of clients, ε and scheme,
-learning rate and clip are chosen by one seed on validation samples; then five seeds that took no part
-in the choice are judged on test samples. Runs are lines of `results/privacy/runs.csv`: what is there
-already is not run again, so it can be stopped at any time. `--show` prints the tables of what there is.
+200 clients with two classes of Fashion-MNIST each (the subset that comes with the package, shrunk
+to 7 × 7) train a small network for 20 cycles of 8 local steps. For every share of clients, ε and
+scheme, learning rate and clip are chosen by one seed on validation samples; then five seeds that
+took no part in the choice are judged on test samples. Runs are lines of `results/privacy/runs.csv`:
+what is there already is not run again, so it can be stopped at any time. `--show` prints the tables
+of what there is.
 """
 
 import argparse
 import csv
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass, fields
+from dataclasses import asdict, astuple, dataclass, fields
 from functools import cache
 from itertools import product
 from math import sqrt
@@ -104,8 +105,10 @@ class Rows:
             if (row.fraction, row.epsilon, row.scheme) == (fraction, epsilon, scheme)
             and row.seed == CHOSEN_BY
         ]
-        best = max(tried, key=lambda row: row.accuracy, default=None)
-        return best and Setting(fraction, epsilon, scheme, best.lr, best.clip)
+        if not tried:
+            return None
+        best = max(tried, key=lambda row: row.accuracy)
+        return Setting(fraction, epsilon, scheme, best.lr, best.clip)
 
     def judged(self, fraction: float, epsilon: float | None, scheme: str) -> dict[int, Row]:
         """Its runs with seeds that took no part in the choice."""
@@ -162,7 +165,7 @@ def trained(setting: Setting, seed: int, noise: float) -> Row:
     spent = simulation.spent().get("epsilon")
     sent = simulation.workers.params[0].nbytes * CYCLES
     return Row(
-        *astuple(setting),
+        **asdict(setting),
         seed=seed,
         judged_on=on,
         noise=noise,
@@ -223,7 +226,8 @@ def difference(ours: dict[int, Row], theirs: dict[int, Row]) -> tuple[float, flo
 def table(rows: Rows, fraction: float) -> Iterator[str]:
     """What there is of a share of clients, as the page has it."""
     names = list(SCHEMES)
-    yield f"| ε | noise | {' | '.join(names)} | {' | '.join(f'{n} − periodic' for n in names[1:])} |"
+    leads = [f"{name} − periodic" for name in names[1:]]
+    yield f"| ε | noise | {' | '.join(names + leads)} |"
     yield "|" + "---|" * (2 * len(names) + 1)
     for epsilon in EPSILONS:
         judged = {name: rows.judged(fraction, epsilon, name) for name in names}
@@ -250,7 +254,9 @@ def choices(rows: Rows) -> Iterator[str]:
 
 def main() -> None:
     """Read the command line and work, or show."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--show", action="store_true")
     given = parser.parse_args()

@@ -343,9 +343,13 @@ def normed() -> nn.Module:
 
 
 def test_statistics_are_never_sent_nor_left_to_others() -> None:
-    with pytest.raises(ValueError, match="would be sent as they are: use averaging.buffers = 'loc"):
+    with pytest.raises(
+        ValueError, match=r"would be sent as they are: use averaging\.buffers = 'loc"
+    ):
         simulation(model=normed())
-    with pytest.raises(ValueError, match="would be sent as they are: use averaging.local patterns"):
+    with pytest.raises(
+        ValueError, match=r"would be sent as they are: use averaging\.local patterns"
+    ):
         simulation(model=normed(), participation=DRAWN)
     with pytest.raises(ValueError, match="take over the statistics of others"):
         simulation(model=normed(), participation=DRAWN, buffers="local")
@@ -399,7 +403,7 @@ def test_rows_show_epsilon_and_nothing_that_was_not_released(tmp_path: Path) -> 
 def test_a_state_is_for_the_same_promise() -> None:
     one = simulation(privacy=Privacy(clip=0.5, noise=3.0))
     two = simulation(privacy=Privacy(clip=0.5, noise=2.0))
-    with pytest.raises(ValueError, match="saved with privacy.noise = 2.0"):
+    with pytest.raises(ValueError, match=r"saved with privacy\.noise = 2\.0"):
         one.load(two.state())
 
 

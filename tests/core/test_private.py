@@ -23,7 +23,12 @@ def mean(**options: Any) -> PrivateMean:
 
 
 def released(
-    made: PrivateMean, changes: Tensor, part: int = 0, seed: int = 0, notes: Any = None, here: int = 5
+    made: PrivateMean,
+    changes: Tensor,
+    part: int = 0,
+    seed: int = 0,
+    notes: Any = None,
+    here: int = 5,
 ) -> Tensor:
     """What is added to the last release of a part; `here` workers are there."""
     last = torch.arange(changes.shape[1], dtype=torch.float64)
@@ -68,7 +73,9 @@ def test_one_client_moves_all_sums_of_a_cycle_by_no_more_than_the_clip(seed: int
         changes = drawn(5, size, seed + part) * 10.0 ** (seed % 5 - 2)
         without = changes.clone()
         without[3] = 0  # as if it were not there: the denominator stays
-        total += float((released(made, changes, part) - released(made, without, part)).square().sum())
+        total += float(
+            (released(made, changes, part) - released(made, without, part)).square().sum()
+        )
     assert sqrt(total) * made.expected <= made.clip * (1 + 1e-9)
 
 
@@ -116,7 +123,12 @@ def test_noise_is_another_one_for_every_seed_and_the_same_for_the_same() -> None
 
 
 def twin(
-    clip: float, norms: list[list[float]], gamma: float, rate: float, noises: list[float], q_m: float
+    clip: float,
+    norms: list[list[float]],
+    gamma: float,
+    rate: float,
+    noises: list[float],
+    q_m: float,
 ) -> list[float]:
     """Andrew et al., algorithm 1, with a bit of a cycle: C after each cycle."""
     found = []

@@ -46,9 +46,7 @@ def check_private(
             )
         return
     if not isinstance(privacy, Privacy):
-        raise ValueError(
-            f"privacy {shown(privacy)} is none: give partavg.Privacy(clip=…, noise=…)"
-        )
+        raise ValueError(f"privacy {shown(privacy)} is none: give partavg.Privacy(clip=…, noise=…)")
     if privacy.noise:
         check_installed()
     _check_delta(privacy, clients)
@@ -180,4 +178,4 @@ def private_mean(privacy: Privacy | None, clients: int, fraction: float) -> Priv
 
 def spending(privacy: Privacy | None, fraction: float, schedule: Schedule) -> Spending | None:
     """What a run spends; None where it promises nothing."""
-    return privacy and Spending(privacy, fraction, schedule)
+    return None if privacy is None else Spending(privacy, fraction, schedule)

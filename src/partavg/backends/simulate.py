@@ -109,9 +109,10 @@ class Simulation:
     `Partition`, or for each part a list of patterns of names. `delay` lets averages arrive later,
     `mix` is Streaming DiLoCo's α, see docs/streaming.md, `wire` rounds messages as that of `attach`
     does, see docs/wire-formats.md, `adapt` changes the schedule while training goes on. `aggregate`
-    is what becomes of the workers' messages, by default their weighted sum; `privacy` clips them and
-    adds noise, see docs/privacy.md. `transform` makes of stored samples what the model sees, for example `Images`. `precision` and `deterministic` are
-    the fused engine's. The workers are dealt over `processes`, which all make the same calls.
+    is what becomes of the workers' messages, by default their weighted sum; `privacy` clips them
+    and adds noise, see docs/privacy.md. `transform` makes of stored samples what the model sees,
+    for example `Images`. `precision` and `deterministic` are the fused engine's. The workers are
+    dealt over `processes`, which all make the same calls.
 
     >>> from partavg import iid
     >>> x = torch.arange(40.0).view(40, 1)
@@ -385,12 +386,12 @@ class Simulation:
         """Of so many steps, the last one that privacy allows."""
         return self.spending.last_step(steps) if self.spending else steps
 
-    def spent(self) -> dict[str, float | None]:
+    def spent(self) -> dict[str, float]:
         """What a private run has spent so far, ε and δ; nothing of another."""
-        spent = self.spending and self.spending.epsilon(self.workers.step)
-        if self.spending is None or spent is None:
+        if self.spending is None:
             return {}
-        return {"epsilon": spent, "delta": self.spending.privacy.delta}
+        spent = self.spending.epsilon(self.workers.step)
+        return {} if spent is None else {"epsilon": spent, "delta": self.spending.privacy.delta}
 
     def train(self, until: int, watch: Watch = unwatched) -> Iterator[Record]:
         """Train up to step `until`; yield a record after each iteration."""

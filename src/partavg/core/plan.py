@@ -62,7 +62,7 @@ class Plan:
     shared: frozenset[str] = frozenset()
     """Entries of the solver's memory that all workers have in common."""
     private: PrivateMean | None = None
-    """What becomes of the messages in a private run, in which `weights` are not made to sum to 1."""
+    """What becomes of the messages in a private run, whose `weights` are not made to sum to 1."""
 
     def weights_at(self, step: int) -> Float[Tensor, "m"]:
         """p_i of the workers that train here at a step."""

@@ -51,7 +51,8 @@ class Poisson(Participation):
                 f"step {step} needs draw {number + 1}, and slots were made for {CYCLES}: train "
                 f"for fewer cycles, or with a longer interval"
             )
-        return np.arange(self.active) < _counts(self.clients, self.fraction, self.seed)[number]
+        here = int(_counts(self.clients, self.fraction, self.seed)[number])
+        return np.arange(self.active) < here
 
     @property
     def moves(self) -> bool:

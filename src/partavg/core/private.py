@@ -42,7 +42,7 @@ def clip_(changes: Float[Tensor, "m n"], bound: float) -> Float[Tensor, "m"]:
     >>> clip_(rows, 1.0).tolist()[0], rows[0].norm().item(), rows[2].tolist()
     (5.0, 1.0, [0.0, 0.0])
     """
-    norms = torch.linalg.vector_norm(changes, dim=1)
+    norms: Tensor = torch.linalg.vector_norm(changes, dim=1)
     changes[~norms.isfinite()] = 0
     changes *= (bound / norms).clamp(max=1).nan_to_num()[:, None]
     return norms
@@ -99,21 +99,29 @@ class PrivateMean:
         about: About,
     ) -> Float[Tensor, "l"]:
         """The sum of one part with its noise, added to what was released before."""
-        clip = self.current_clip(notes)
         changes = about.parameters(messages) - about.last
+        norms, total = self.noisy_sum(self.current_clip(notes), changes, weights, about)
+        if self.quantile:
+            self._follow(notes, norms, weights, about)
+        return about.last + total
+
+    def noisy_sum(
+        self,
+        clip: float,
+        changes: Float[Tensor, "m n"],
+        weights: Float[Tensor, "m"],
+        about: About,
+    ) -> tuple[Float[Tensor, "m"], Float[Tensor, "n"]]:
+        """How long changes were, and their clipped sum with its noise; they are used up."""
         norms = clip_(changes, clip * self.shares[about.part])
         if self.local:
             changes += self.noise * clip * self.draw(about, "sum", changes)
         total = weights @ changes
         if not self.local:
             total += self.noise * clip / self.expected * self.draw(about, "sum", total)
-        if self.quantile:
-            self._follow(notes, norms, weights, about)
-        return about.last + total
+        return norms, total
 
-    def _follow(
-        self, notes: dict[str, Any], norms: Tensor, weights: Tensor, about: About
-    ) -> None:
+    def _follow(self, notes: dict[str, Any], norms: Tensor, weights: Tensor, about: About) -> None:
         """Add up what workers changed in a cycle; at its end let the clip follow."""
         squares = norms.double().square() + notes.get("squares", 0.0)
         parts = [*notes.get("parts", ()), about.part]

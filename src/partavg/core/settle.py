@@ -16,8 +16,8 @@ from partavg.core.mean import Mean, only_averaging
 from partavg.core.participation import Participation
 from partavg.core.partition import without
 from partavg.core.plan import Plan
-from partavg.core.released import begin_anew_
 from partavg.core.reduce import LeftOut, Reduce, alone, reduced
+from partavg.core.released import begin_anew_
 from partavg.core.solver import Solver
 from partavg.core.workers import Workers
 

@@ -219,8 +219,8 @@ def _left_out(at: Moment) -> Value:
 
 _ON_TEST = "Averaged model u_k on the test set"
 _ALWAYS = (
-    Metric("loss", lambda at: None if at.private else at.loss, "Training loss", "Mini-batch loss, mean over workers",
-           summary=(), chart="log", progress="loss {:.3f}"),
+    Metric("loss", lambda at: None if at.private else at.loss, "Training loss",
+           "Mini-batch loss, mean over workers", summary=(), chart="log", progress="loss {:.3f}"),
     Metric("lr", lambda at: at.record.lr, summary=(), chart="none"),
     Metric("bytes", lambda at: at.record.bytes, unit="MB", kind="cost", column="MB sent",
            form=".1f", chart="none"),

@@ -90,9 +90,7 @@ def _sampled(noise: float, fraction: float) -> Any:
     return privacy_loss_distribution.from_gaussian_mechanism(noise, sampling_prob=fraction)
 
 
-def noise_for(
-    epsilon: float, cycles: int, *, fraction: float = 1.0, delta: float = 1e-5
-) -> float:
+def noise_for(epsilon: float, cycles: int, *, fraction: float = 1.0, delta: float = 1e-5) -> float:
     """The noise, to three digits, with which so many cycles cost no more than ε.
 
     `noise_for(4.0, 50)` is 7.65.
@@ -103,8 +101,8 @@ def noise_for(
     check_whole("cycles", cycles, 1)
     if epsilon <= 0 or not 0 < fraction <= 1 or not 0 < delta < 1:
         raise ValueError(
-            f"epsilon {epsilon}, fraction {fraction} and delta {delta} cannot be: use numbers above "
-            f"0, the latter two up to 1"
+            f"epsilon {epsilon}, fraction {fraction} and delta {delta} cannot be: use numbers "
+            f"above 0, the latter two up to 1"
         )
 
     def costs(noise: float) -> float:
@@ -119,4 +117,4 @@ def noise_for(
         middle = (low + high) / 2
         low, high = (low, middle) if costs(middle) <= epsilon else (middle, high)
     digits = 2 - floor(log10(high))
-    return ceil(high * 10**digits) / 10**digits
+    return float(ceil(high * 10**digits) / 10**digits)
