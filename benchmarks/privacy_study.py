@@ -4,7 +4,7 @@
 
 200 clients with two classes of Fashion-MNIST each (the subset that comes with the package, shrunk
 to 7 × 7) train a small network for 20 cycles of 8 local steps. For every share of clients, ε and
-scheme, learning rate and clip are chosen by one seed on validation samples; then five seeds that
+scheme, learning rate and clip are chosen by one seed on validation samples; then ten seeds that
 took no part in the choice are judged on test samples. Runs are lines of `results/privacy/runs.csv`:
 what is there already is not run again, so it can be stopped at any time. `--show` prints the tables
 of what there is.
@@ -35,8 +35,8 @@ SCHEMES = {
     "partial, late": Schedule(INTERVAL, offsets=(5, 6, 7, 8)),
 }
 FRACTIONS, EPSILONS = (1.0, 0.2), (None, 8.0, 4.0, 2.0)
-RATES, CLIPS = (0.03, 0.1, 0.3), (0.3, 1.0, 3.0)
-CHOSEN_BY, JUDGED_BY = 100, (0, 1, 2, 3, 4)  # seeds
+RATES, CLIPS = (0.03, 0.1, 0.3, 1.0), (0.3, 1.0, 3.0, 10.0)
+CHOSEN_BY, JUDGED_BY = 100, range(10)  # seeds
 
 
 Pair = tuple[torch.Tensor, torch.Tensor]

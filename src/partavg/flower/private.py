@@ -49,22 +49,17 @@ class PrivateClient:
         """The clipped change of a part; where the clip follows a quantile, a bit of the cycle."""
         plan, mean = self.agreement.plan, self.mean
         clip = clip if mean.quantile else mean.clip
-        spans, solver, kind = (
-            plan.partition.parts[part],
-            self.agreement.solver,
-            workers.params.dtype,
-        )
         assert workers.common is not None
-        told = about(workers.common, part, until, plan, solver)
-        change = joined(workers.params, spans).to(told.last) - told.last
+        told = about(workers.common, part, until, plan, self.agreement.solver)
+        own = joined(workers.params, plan.partition.parts[part])
+        change = own.to(told.last) - told.last
         norm = float(clip_(change, clip * mean.shares[part])[0])
         if mean.local:
             change += mean.noise * clip * mean.draw(told, "sum", change)
-        if not mean.quantile:
-            return change[0].to(kind)
-        return torch.cat(
-            [change[0], change.new_tensor([self._bit(workers, norm, until, clip)])]
-        ).to(kind)
+        said = change[0]
+        if mean.quantile:
+            said = torch.cat([said, said.new_tensor([self._bit(workers, norm, until, clip)])])
+        return said.to(own.dtype)
 
     def _bit(self, workers: Workers, norm: float, until: int, clip: float) -> float:
         """At the end of a cycle ½ if all of it was within the clip, −½ if not; 0 before."""

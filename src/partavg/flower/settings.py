@@ -196,6 +196,7 @@ class Settings:
             who,
             seed=training.seed,
             aggregate=aggregate,
+            shared=shared_names(build.solver(self.config)),
             private=private and replace(private, draw=secret_normal),
         )
         if rows.counters and rows.dtype.itemsize < 4 and averaging.buffers != "local":
