@@ -24,7 +24,7 @@ class Poisson(Participation):
 
     >>> who = Poisson.of(100, 0.1, every=4)
     >>> who.active, int(who.present(1).sum()), int(who.present(5).sum())
-    (24, 11, 10)
+    (23, 11, 12)
     """
 
     fraction: float = 1.0
