@@ -2,8 +2,8 @@
 
     python tools/draw_privacy.py
 
-Accuracy against ε, left with all clients in every cycle, right with a fifth of them, drawn by chance.
-Strokes are 95 % intervals of the mean over seeds.
+Accuracy against ε, left with all clients in every cycle, right with a fifth of them, drawn by
+chance. Strokes are 95 % intervals of the mean over seeds.
 """
 
 import sys

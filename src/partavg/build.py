@@ -87,7 +87,7 @@ def metrics(config: Config) -> Metrics:
     options, scale = config.metrics, Fraction(str(config.training.scale))
     private = privacy(config) is not None
     if private:
-        check_shown(options)
+        check_shown(options, config.averaging.local)
 
     def scaled_down(every: int) -> int:
         return max(1, nearest(every, scale)) if every else 0

@@ -1,5 +1,7 @@
 """Models, images and data that make no sense together are refused, with a reason."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -35,10 +37,14 @@ def check_images(config: Config, data: Dataset) -> None:
         )
 
 
-def check_shown(options: Metrics) -> None:
-    """What would show clients' models beside what a private run releases."""
+def check_shown(options: Metrics, local: Sequence[str] = ()) -> None:
+    """What would show clients' models beside what a private run releases.
+
+    Clients may measure what was released, but not what is their own.
+    """
     for key in ("discrepancy_every", "round_losses_every", "local_accuracy", "clients_every"):
-        if value := getattr(options, key):
+        released = key == "clients_every" and not local
+        if (value := getattr(options, key)) and not released:
             raise ValueError(
                 f"metrics.{key} = {value!r} shows what clients' models are, which privacy does not "
                 f"protect: leave it out"

@@ -167,7 +167,7 @@ def _dealt(simulation: Simulation, test: Samples | None, given: TestSplit) -> Sp
     """The test samples of each client, where clients are measured."""
     if given is None and not (simulation.local and test and not simulation.spending):
         return None
-    if simulation.spending:
+    if simulation.spending and simulation.local:
         raise ValueError(
             "test_split shows what clients' own models can do, which privacy does not protect: "
             "leave it out"

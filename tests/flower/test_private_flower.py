@@ -190,6 +190,29 @@ def test_a_server_that_asks_for_more_gets_nothing(tmp_path: Path) -> None:
         next(iter(run))
 
 
+def measured_on(context: Context) -> tuple[Tensor, Tensor]:
+    x, y = everything()
+    mine = shares()[int(context.node_config["partition-id"])]
+    return x[mine][:3], y[mine][:3]
+
+
+def test_clients_measure_what_was_released_and_nothing_of_their_own(tmp_path: Path) -> None:
+    """On test samples, which are not protected, and the page says so."""
+    changes = {**DRAWN, "metrics.clients_every": 4}
+    grid = federation(tmp_path, changes, test=measured_on)
+    run = server(grid)
+    rows = list(run)
+    scored = [row for row in rows if row["stage"] == "evaluation"]
+    assert [row["step"] for row in scored] == [4, 8, 12]
+    assert all("clients_accuracy" in row and "epsilon" in row for row in scored)
+    assert not any({"clients", "away"} & row.keys() for row in scored)
+    told = [reply.content["scores"] for _, _, reply in grid.log if "scores" in reply.content]
+    assert len(told) == 3 * CLIENTS
+    assert {key.partition(".")[0] for record in told for key in record} == {"samples", "average"}
+    with pytest.raises(ValueError, match=r"metrics\.clients_every = 4 shows what"):
+        Settings.read({**SETTINGS, **changes, "averaging.local": '["2.*"]'})
+
+
 def raw_changes(folder: Path, changes: dict[str, Any]) -> tuple[FederatedRun, list[Tensor]]:
     """A run, and all that clients sent in it."""
     grid = federation(folder, changes)

@@ -139,10 +139,11 @@ def _check_participation(who: Participation | None, schedule: Schedule) -> None:
             f"privacy does not go with {_WORDS} = {who.redistribution!r}, which {why}: use "
             f"'released', where all who are drawn begin with what was last released"
         )
-    if who.every != schedule.interval:
+    if who.rolling or who.every != schedule.interval:
         raise ValueError(
-            f"privacy draws clients by chance once per cycle, and participation.every = "
-            f"{who.every}: use {schedule.interval}, as averaging.interval"
+            f"privacy draws all clients by chance once per cycle, and participation.every = "
+            f"{who.every}{', rolling' if who.rolling else ''}: use {schedule.interval}, as "
+            f"averaging.interval"
         )
 
 

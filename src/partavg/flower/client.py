@@ -126,6 +126,10 @@ class Client:
         examiner = self.examiner() if self.examiner else None
         if not examiner:
             raise ValueError(f"client {self.index} has no test samples")
+        if self._private and (self.agreement.plan.partition.local or len(workers.buffers[0])):
+            raise ValueError(
+                "with privacy clients measure what was released, and not with what is their own"
+            )
         if not averages:
             return self._answer(replace(reply, lost=True), order)
         models = {scores.AVERAGE: averages.module(workers, self.agreement)}

@@ -4,6 +4,7 @@ import logging
 import secrets
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
+from pathlib import Path
 from statistics import median
 from time import monotonic
 from typing import Any

@@ -143,7 +143,9 @@ class Settings:
         metrics = self.config.metrics
         every = metrics.clients_every
         if every is None:
-            every = 0 if tests and not self.config.averaging.local else metrics.evaluate_every
+            own = bool(self.config.averaging.local)
+            hidden = own and build.privacy(self.config) is not None
+            every = 0 if hidden or (tests and not own) else metrics.evaluate_every
         return Rules(
             clients=workers,
             min_clients=flower.min_clients or min(2, self._active),
@@ -239,7 +241,7 @@ class Settings:
             called=f"solver.name = {self.config.solver.name!r}",
         )
         if promised:
-            check_shown(self.config.metrics)
+            check_shown(self.config.metrics, averaging.local)
 
     def dump(self) -> str:
         """The TOML text of the settings."""
