@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from partavg.metrics.metric import Metric
     from partavg.metrics.moment import Moment
     from partavg.notebook import Comparison, Results, Table, load_run
+    from partavg.privacy.accountant import noise_for
+    from partavg.privacy.settings import Privacy
     from partavg.registry import register
     from partavg.session import Diverged
     from partavg.sinks.sink import RunInfo, Sink
@@ -90,6 +92,7 @@ __all__ = [
     "Partition",
     "Patience",
     "PostLocal",
+    "Privacy",
     "Record",
     "Results",
     "RunInfo",
@@ -128,6 +131,7 @@ __all__ = [
     "load_dataset",
     "load_run",
     "muloco",
+    "noise_for",
     "register",
     "run",
     "sequential",
@@ -167,6 +171,8 @@ _HOMES = {
     "metrics.moment": "Moment",
     "metrics.metric": "Metric",
     "notebook": "Comparison Results Table load_run",
+    "privacy.accountant": "noise_for",
+    "privacy.settings": "Privacy",
     "registry": "register",
     "session": "Diverged",
     "sinks.sink": "RunInfo Sink",

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from fractions import Fraction
 from math import isfinite
 
@@ -25,9 +25,10 @@ from partavg.backends.combinations import (
 )
 from partavg.backends.cutting import cut_of
 from partavg.backends.planner import what_is_shared
+from partavg.backends.private import check_private
 from partavg.backends.processes import Processes
 from partavg.backends.simulate import Augment, Simulation
-from partavg.combinations import check_images, check_words, has_images
+from partavg.combinations import check_images, check_shown, check_words, has_images
 from partavg.config import Config, Metrics, create
 from partavg.core.adapt import Adapt
 from partavg.core.aggregate import Aggregate
@@ -49,6 +50,7 @@ from partavg.data.split import BY_CLIENT, BY_LABEL
 from partavg.data.test_split import split_alike, split_by_owner
 from partavg.engines.model import Loss, RowModel
 from partavg.own_code import where
+from partavg.privacy.settings import Privacy
 from partavg.sentences import reason
 from partavg.sinks import chosen
 
@@ -88,13 +90,16 @@ def scaled(config: Config, data: Dataset) -> Dataset:
 def metrics(config: Config) -> Metrics:
     """What is measured; a scaled run is evaluated as often as the whole one would be."""
     options, scale = config.metrics, Fraction(str(config.training.scale))
+    private = privacy(config) is not None
+    if private:
+        check_shown(options, config.averaging.local)
 
     def scaled_down(every: int) -> int:
         return max(1, nearest(every, scale)) if every else 0
 
     clients_every = options.clients_every
     if clients_every is None:
-        clients_every = options.evaluate_every if config.averaging.local else 0
+        clients_every = options.evaluate_every if config.averaging.local and not private else 0
     return replace(
         options,
         evaluate_every=scaled_down(options.evaluate_every),
@@ -138,6 +143,15 @@ def participation(config: Config) -> Participation | None:
         config.averaging.interval,
         options.rolling,
     )
+
+
+def privacy(config: Config) -> Privacy | None:
+    """What is promised; None where nothing is."""
+    given = {key: value for key, value in asdict(config.privacy).items() if value is not None}
+    for key in ("clip", "noise"):
+        if given and key not in given:
+            raise ValueError(f"privacy.{key} is missing, and has no default: give it")
+    return Privacy(**given) if given else None
 
 
 def pace(config: Config) -> Pace | None:
@@ -272,6 +286,7 @@ def simulation(
         adapt=adapt(config, full),
         aggregate=aggregate(config),
         attack=attack(config),
+        privacy=privacy(config),
         transform=transform(config, data),
         store=config.engine.store,
         engine=config.engine.name,
@@ -335,6 +350,22 @@ def check(config: Config, full: Dataset) -> None:
         aggregate=combined,
         called=f"solver.name = {config.solver.name!r}",
     )
+    check_private(
+        privacy(config),
+        training.workers,
+        participation(config),
+        schedule(config),
+        solver(config),
+        partition=averaging.partition,
+        weights=averaging.weights,
+        delay=averaging.delay,
+        mix=averaging.mix,
+        wire=averaging.wire,
+        adapt=policy,
+        aggregate=aggregate(config),
+        attack=attack(config),
+        called=f"solver.name = {config.solver.name!r}",
+    )
     if policy:
         policy.first(schedule(config))
     rows = RowModel(_model(config, data), loss(config), torch.device("cpu"))
@@ -343,7 +374,7 @@ def check(config: Config, full: Dataset) -> None:
     check_freezing(averaging.buffers, freeze_at(config, full), rows.statistics)
     cut_of(params, averaging.partition, parts, training.seed)
     check_images(config, data)
-    chosen(config.metrics)
+    chosen(metrics(config))
     device(config)
 
 

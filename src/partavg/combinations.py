@@ -1,9 +1,11 @@
 """Models, images and data that make no sense together are refused, with a reason."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from partavg.config import Config
+from partavg.config import Config, Metrics
 from partavg.core.inputs import tensors
 from partavg.data.dataset import Dataset
 from partavg.losses import LOSSES
@@ -33,6 +35,20 @@ def check_images(config: Config, data: Dataset) -> None:
             f"images.crop = {config.images.crop} can cut all of an image of {data.shape[-2]} × "
             f"{data.shape[-1]} away: use less, 4 is usual"
         )
+
+
+def check_shown(options: Metrics, local: Sequence[str] = ()) -> None:
+    """What would show clients' models beside what a private run releases.
+
+    Clients may measure what was released, but not what is their own.
+    """
+    for key in ("discrepancy_every", "round_losses_every", "local_accuracy", "clients_every"):
+        released = key == "clients_every" and not local
+        if (value := getattr(options, key)) and not released:
+            raise ValueError(
+                f"metrics.{key} = {value!r} shows what clients' models are, which privacy does not "
+                f"protect: leave it out"
+            )
 
 
 def check_words(config: Config, data: Dataset) -> None:

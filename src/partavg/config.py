@@ -79,6 +79,20 @@ class ParticipationOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class PrivacyOptions:
+    """The fields of `partavg.Privacy`; a run that gives none of them promises nothing."""
+
+    clip: Annotated[float, Gt(0)] | None = None
+    noise: Annotated[float, Ge(0)] | None = None
+    delta: Annotated[float, Gt(0), Lt(1)] | None = None
+    max_epsilon: Annotated[float, Gt(0)] | None = None
+    local: bool | None = None
+    quantile: Annotated[float, Gt(0), Lt(1)] | None = None
+    quantile_rate: Annotated[float, Gt(0)] | None = None
+    quantile_noise: Annotated[float, Gt(0)] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Averaging:
     """What is averaged and when; as many parts as the interval is long unless `parts` is given."""
 
@@ -167,6 +181,7 @@ class Config:
     images: ImageOptions = ImageOptions()
     participation: ParticipationOptions = ParticipationOptions()
     averaging: Averaging = Averaging()
+    privacy: PrivacyOptions = PrivacyOptions()
     engine: Execution = Execution()
     metrics: Metrics = Metrics()
     checkpoints: Checkpoints = Checkpoints()

@@ -31,7 +31,7 @@ from partavg.report.curves import Curve
 from partavg.report.runs import grouped, of_entries
 from partavg.report.table import comparison
 from partavg.sentences import shown
-from partavg.sinks.progress import EARLY, Display, Status, display
+from partavg.sinks.progress import Display, Status, display, ending
 from partavg.sinks.sink import RunInfo
 from partavg.verdict import verdict
 
@@ -298,7 +298,7 @@ class _Cell:
     def end(self, summary: Row | None) -> None:
         """Leave what is shown; say so if the run ended before its last step."""
         if summary and "stopped_at" in summary:
-            self._draw(f", {EARLY}")
+            self._draw(f", {ending(summary)}")
 
     def take(self, row: Row) -> None:
         """Draw anew, unless that was done just now and more is to come."""

@@ -48,7 +48,7 @@ class Run(Session):
         meter = Meter(
             simulation,
             options,
-            steps,
+            simulation.affordable(steps),
             train=known.train,
             test=known.test,
             test_split=build.test_split(config, data) if options.clients_every else None,

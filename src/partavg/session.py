@@ -52,7 +52,8 @@ class Session:
         processes: Processes | None = None,
         judged_on: str = "test",
     ) -> None:
-        self.steps, self.every = steps, every
+        self.steps, self.every = simulation.affordable(steps), every
+        self._wanted = steps
         # Samples that decide when to stop are no test samples, whatever they are called.
         self._judged_on = "validation" if _patient_about(stop) else judged_on
         self.processes = processes or OneProcess()
@@ -231,10 +232,13 @@ class Session:
             "scale": self._settings.get("training.scale", 1.0),
             **({} if self._judged_on == "test" else {"judged_on": self._judged_on}),
             **summarize(list(folder.rows()) if folder else self._all, ended, self._meter.asked),
+            **self._simulation.spent(),
             **(self._best.summary if self._best else {}),
         }
         if self._stopped and self.step < self.steps:
             summary["stopped_at"] = self.step
+        elif self.steps < self._wanted:
+            summary |= {"stopped_at": self.steps, "stopped_by": "max_epsilon"}
         if folder and model:
             checkpoint.save_model(folder.model_path, model.state_dict())
             write_json(folder.summary_path, summary)

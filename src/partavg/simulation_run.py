@@ -108,7 +108,7 @@ class SimulationRun(Session):
             Meter(
                 simulation,
                 options,
-                until,
+                simulation.affordable(until),
                 train=train,
                 test=known,
                 test_split=dealt,
@@ -145,15 +145,15 @@ class SimulationRun(Session):
                     f"{folder.path} was started with {key} = {stored.get(key)!r}, and this "
                     f"simulation has {wanted.get(key)!r}: make it as it was, or use another out"
                 )
-        if self.steps < steps:
+        if self._wanted < steps:
             raise ValueError(
-                f"{folder.path} was started for {steps} steps, and until = {self.steps} is less: "
+                f"{folder.path} was started for {steps} steps, and until = {self._wanted} is less: "
                 f"use {steps} or more"
             )
         with in_python():
             self.restore()
-            self.finished = folder.finished and self.steps == steps
-            if self.steps > steps:
+            self.finished = folder.finished and self._wanted == steps
+            if self._wanted > steps:
                 folder.reopen(dump_sections(sections), self.step)
 
 
@@ -165,8 +165,13 @@ def check_simulation(given: object) -> None:
 
 def _dealt(simulation: Simulation, test: Samples | None, given: TestSplit) -> Split | None:
     """The test samples of each client, where clients are measured."""
-    if given is None and not (simulation.local and test):
+    if given is None and not (simulation.local and test and not simulation.spending):
         return None
+    if simulation.spending and simulation.local:
+        raise ValueError(
+            "test_split shows what clients' own models can do, which privacy does not protect: "
+            "leave it out"
+        )
     if test is None:
         raise ValueError("test_split needs samples to deal: give test, too")
     if isinstance(given, str) and given != "alike":

@@ -93,6 +93,7 @@ def given_settings(
     pace: object,
     adapt: object,
     attack: object = None,
+    privacy: object = None,
 ) -> Sections:
     """What a simulation was given, as a recipe would have it."""
     who = participation
@@ -114,7 +115,14 @@ def given_settings(
         "adapt": component(adapt) if adapt else {"name": "fixed"},
         **({"attack": component(attack)} if attack else {}),
         "split": {"name": "given", "sha256": fingerprint(split)},
+        **({"privacy": _given(privacy)} if privacy else {}),
     }
+
+
+def _given(privacy: object) -> dict[str, Any]:
+    """The settings of a private run that were given, or that it takes by itself."""
+    own: dict[str, Any] = plain(privacy)
+    return {name: value for name, value in own.items() if name != "name"}
 
 
 def _told(who: Participation) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """From policies, as a user names them, to what the training loop needs."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Literal, get_args
 
@@ -19,6 +19,7 @@ from partavg.core.pace import Pace
 from partavg.core.participation import Participation, Swap, swap_
 from partavg.core.partition import Partition, Span, merged, without
 from partavg.core.plan import Plan
+from partavg.core.private import PrivateMean, part_shares
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
 from partavg.core.workers import Workers
@@ -50,6 +51,8 @@ class Planner:
     shared: frozenset[str] = frozenset()
     frozen: tuple[Span, ...] = ()
     """Statistics that are frozen by now."""
+    private: PrivateMean | None = None
+    """What becomes of messages in a private run."""
 
     def __call__(self, schedule: Schedule) -> Plan:
         """A plan; a delay that does not fit a shorter interval is shortened."""
@@ -78,6 +81,7 @@ class Planner:
             wire=self.wire,
             frozen=self.frozen,
             shared=self.shared,
+            private=self.private and replace(self.private, shares=part_shares(cut.sizes)),
         )
 
     def _buffer_parts(self, partition: Partition) -> tuple[tuple[Span, ...], ...]:

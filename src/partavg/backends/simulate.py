@@ -42,6 +42,14 @@ from partavg.backends.cutting import Cut
 from partavg.backends.description import Sections, check_state, given_settings, made_settings
 from partavg.backends.evaluating import Judge
 from partavg.backends.planner import Bank, Buffers, Planner, kept, what_is_shared
+from partavg.backends.private import (
+    by_chance,
+    check_private,
+    check_private_buffers,
+    fraction_of,
+    private_mean,
+    spending,
+)
 from partavg.backends.process_states import ProcessStates
 from partavg.backends.processes import OneProcess, Processes, dealt_evenly, own_workers
 from partavg.core import average
@@ -53,6 +61,7 @@ from partavg.core.pace import Pace
 from partavg.core.participation import Participation
 from partavg.core.partition import Partition
 from partavg.core.plan import Plan, check_delay
+from partavg.core.poisson import Poisson
 from partavg.core.reduce import accumulating
 from partavg.core.schedule import Schedule
 from partavg.core.settle import common_model, freeze_
@@ -69,6 +78,7 @@ from partavg.engines.choose import Choice, check_engine, choose
 from partavg.engines.fused.precision import Precision
 from partavg.engines.model import Loss, RowModel
 from partavg.evaluation import Asked, Evaluation, Transform, recompute_statistics_
+from partavg.privacy.settings import Privacy
 from partavg.scores.mean_loss import MeanLoss
 from partavg.sentences import reason
 from partavg.solvers.sgd import SGD
@@ -102,11 +112,12 @@ class Simulation:
     `Partition`, or for each part a list of patterns of names. `delay` lets averages arrive later,
     `mix` is Streaming DiLoCo's α, see docs/streaming.md, `wire` rounds messages as that of `attach`
     does, see docs/wire-formats.md, `adapt` changes the schedule while training goes on. `aggregate`
-    is what becomes of the workers' messages, by default their weighted sum. `transform` makes of
-    stored samples what the model sees, for example `Images`. `precision` and `deterministic` are
-    the fused engine's. The workers are dealt over `processes`, which all make the same calls. A
-    client weighs at most `max_weight` times the median client. An `attack` lets some of them lie
-    about their messages, see docs/robust.md.
+    is what becomes of the workers' messages, by default their weighted sum; `privacy` clips them
+    and adds noise, see docs/privacy.md. `transform` makes of stored samples what the model sees,
+    for example `Images`. `precision` and `deterministic` are the fused engine's. The workers are
+    dealt over `processes`, which all make the same calls. A client weighs at most `max_weight`
+    times the median client. An `attack` lets some of them lie about their messages, see
+    docs/robust.md.
 
     >>> from partavg import iid
     >>> x = torch.arange(40.0).view(40, 1)
@@ -147,6 +158,7 @@ class Simulation:
         adapt: Adapt | None = None,
         aggregate: Aggregate = weighted_sum,
         attack: Attack | None = None,
+        privacy: Privacy | None = None,
         transform: Augment | None = None,
         store: Store = "auto",
         engine: str = "auto",
@@ -201,6 +213,25 @@ class Simulation:
             adapt=adapt,
             aggregate=aggregate,
         )
+        check_private(
+            privacy,
+            len(split),
+            participation,
+            schedule,
+            self._solver,
+            partition=partition,
+            weights=weights,
+            delay=delay,
+            mix=mix,
+            wire=wire,
+            adapt=adapt,
+            aggregate=given_aggregate,
+            attack=attack,
+        )
+        participation = by_chance(participation) if privacy else participation
+        fraction = fraction_of(participation)
+        self.spending = spending(privacy, fraction, schedule)
+        """What a private run costs; None where nothing is promised."""
         self._lr = rate_of(lr)
         self._recompute = buffers == "recompute"
         check_freezing(buffers, freeze_at, self._model.statistics)
@@ -220,6 +251,7 @@ class Simulation:
         computed = accumulating(self._model.dtype)
         shares = client_weights(weights, split, max_weight).to(self._device, computed)
         check_drawn_weights(shares, participation)
+        shares = shares / fraction  # private sums are over as many as are expected
         self.active = participation.active if participation else len(split)
         """Workers that train at a time, in all processes."""
         self._given = partial(
@@ -248,6 +280,7 @@ class Simulation:
             pace=pace,
             adapt=adapt,
             attack=attack,
+            privacy=privacy,
         )
         self._sharing = what_is_shared(local, self._model.params, self._model.buffers, buffers)
         self._planner = planner = Planner(
@@ -266,8 +299,13 @@ class Simulation:
             mix,
             wire,
             shared_names(self._solver),
+            private=private_mean(privacy, len(split), fraction),
         )
         self._current = CurrentPlan(schedule, adapt, planner)
+        if privacy:
+            now = self._current.plan
+            own = self._model.statistics, now.local_buffers
+            check_private_buffers(now.buffer_parts, *own, participation)
         self._taken = 0, 0  # up to which step local steps are counted, and how many they are
 
         start, first = self._model.start(), self._batch(1)
@@ -299,7 +337,7 @@ class Simulation:
             device = self._device if bank == "device" else torch.device("cpu")
             self.workers.keep(homes.stop - homes.start, names, device, own)
         self._current.prepare_(self.workers)
-        if aggregate is not weighted_sum:
+        if aggregate is not weighted_sum or privacy:
             self.workers.remember_start_()
 
     @cached_property
@@ -352,18 +390,32 @@ class Simulation:
     def steps_taken(self) -> int:
         """Local steps of all workers together; those that rest take none."""
         plan, (known, total) = self._current.plan, self._taken
-        if plan.pace is None:
+        if plan.pace is None and not isinstance(plan.participation, Poisson):
             return self.workers.step * self.active
         for step in range(known + 1, self.workers.step + 1):
-            moves = plan.pace(step)
-            total += int(
-                moves[plan.participation(step)].sum() if plan.participation else moves.sum()
-            )
+            moves = plan.moving(step)
+            total += self.active if moves is None else int(moves.sum())
         self._taken = self.workers.step, total
         return total
 
+    def affordable(self, steps: int) -> int:
+        """Of so many steps, the last one that privacy allows."""
+        return self.spending.last_step(steps) if self.spending else steps
+
+    def spent(self) -> dict[str, float]:
+        """What a private run has spent so far, ε and δ; nothing of another."""
+        if self.spending is None:
+            return {}
+        spent = self.spending.epsilon(self.workers.step)
+        return {} if spent is None else {"epsilon": spent, "delta": self.spending.privacy.delta}
+
     def train(self, until: int, watch: Watch = unwatched) -> Iterator[Record]:
         """Train up to step `until`; yield a record after each iteration."""
+        if self.spending and (last := self.affordable(until)) < until:
+            raise ValueError(
+                f"until = {until} would spend more than privacy.max_epsilon = "
+                f"{self.spending.privacy.max_epsilon}: train up to step {last}"
+            )
         try:
             yield from self._train(until, watch)
         except IndexError as error:
@@ -437,9 +489,14 @@ class Simulation:
     def consensus(self) -> nn.Module:
         """A copy of the model that holds u, the average of all workers, in evaluation mode.
 
-        What is local is the mean, too, which no worker ever has: see `evaluate_clients`.
+        What is local is the mean, too, which no worker ever has: see `evaluate_clients`. Where
+        there is `privacy` it holds each part as it was last released, and what it had at the start.
         """
-        rows = common_model(self.workers, self._current.plan, self._processes.reduce)
+        if self.spending:
+            assert self.workers.common is not None
+            rows = self.workers.common, self._model.start()[1]
+        else:
+            rows = common_model(self.workers, self._current.plan, self._processes.reduce)
         module = self._model.module(*rows)
         if self._recompute:
             resting = self._model.resting
@@ -494,6 +551,10 @@ class Simulation:
 
     def columns_apart(self) -> Float[Tensor, "d"]:
         """The discrepancy per column, 0 in local ones, for those who do not wait for a GPU."""
+        if self.spending:
+            raise ValueError(
+                "the distance between clients' models is not protected by privacy: leave it out"
+            )
         params, weights = self.workers.params, self._weights
         if (honest := self._honest_rows()) is not None:
             params, weights = params[honest], weights[honest]

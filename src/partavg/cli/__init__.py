@@ -9,6 +9,7 @@ from partavg.cli.commands.data import data
 from partavg.cli.commands.flower import flower
 from partavg.cli.commands.new import new
 from partavg.cli.commands.plan import plan
+from partavg.cli.commands.privacy import privacy
 from partavg.cli.commands.recipes import recipes
 from partavg.cli.commands.report import report
 from partavg.cli.commands.reproduce import reproduce
@@ -53,6 +54,7 @@ for command in (
     flower,
     new,
     plan,
+    privacy,
     recipes,
     report,
     reproduce,

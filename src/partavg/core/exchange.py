@@ -114,12 +114,14 @@ def _send(
 ) -> tuple[Arriving, list[int], Share]:
     """The same, and the columns that it is about."""
     share = share_of(workers, plan, part, workers.step)
-    combine = None
-    if plan.aggregate is not weighted_sum:
+    combine, aggregate = None, plan.aggregate
+    if plan.private:
+        aggregate = plan.private.remembering(workers.notes)
+    if aggregate is not weighted_sum:
         if share.common is None:
             raise ValueError("an aggregate must know the start: call workers.remember_start_()")
         told = about(share.common, part, workers.step, plan, solver, share.spans)
-        combine = partial(one_message, plan.aggregate, about=told)
+        combine = partial(one_message, aggregate, about=told)
     rounding = None
     if WIRE_FORMATS[plan.wire].codec and not exact:
         owed = workers.owed.setdefault(part, {})

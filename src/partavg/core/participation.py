@@ -12,7 +12,7 @@ from torch import Tensor
 from partavg.core.arguments import check_choice, check_whole
 from partavg.core.rolling import block, order_of, rolled
 
-Redistribution = Literal["permute", "average", "listen", "none"]
+Redistribution = Literal["permute", "average", "listen", "none", "released"]
 
 Swap = Callable[[Tensor, Tensor, Tensor, Tensor], None]
 """(rows here, rows kept here, the leaving and the coming client of every slot): keep and bring."""
@@ -36,8 +36,9 @@ class Participation:
     With `every` 0 the first draw stays. A slot is a row: a model and the solver's memory. What the
     newly drawn clients start from is the `redistribution`: they take over the models as they are
     ("permute"), the average of all of them ("average"), each part as it was averaged in the last
-    `interval` steps, to which they listened in place of those who leave ("listen"), or each client
-    goes on with the model that it had itself when it was last active ("none").
+    `interval` steps, to which they listened in place of those who leave ("listen"), each client
+    goes on with the model that it had itself when it was last active ("none"), or, where a run is
+    private, all begin with each part as it was last released ("released").
 
     Where draws are `rolling`, slots change hands in turn: some after each cycle of `interval`
     steps, so that all have changed after `every` steps.
@@ -143,6 +144,10 @@ class Participation:
     def puts_away(self) -> bool:
         """Whether clients keep their models while others train."""
         return self.moves and self.redistribution == "none"
+
+    def present(self, step: int) -> NDArray[np.bool_] | None:
+        """Which slots somebody is in at a step; None where somebody is in all."""
+        return None
 
     @property
     def _turns(self) -> int:

@@ -3,8 +3,10 @@
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 from partavg.core.aggregate import Aggregate, weighted_sum
@@ -14,6 +16,7 @@ from partavg.core.local_columns import LocalColumns
 from partavg.core.pace import Pace
 from partavg.core.participation import Participation, Swap, swap_
 from partavg.core.partition import Partition, Span
+from partavg.core.private import PrivateMean
 from partavg.core.schedule import Schedule
 
 
@@ -58,6 +61,8 @@ class Plan:
     """Columns of the buffers that stay as they are, the same for all workers."""
     shared: frozenset[str] = frozenset()
     """Entries of the solver's memory that all workers have in common."""
+    private: PrivateMean | None = None
+    """What becomes of the messages in a private run, whose `weights` are not made to sum to 1."""
 
     def weights_at(self, step: int) -> Float[Tensor, "m"]:
         """p_i of the workers that train here at a step."""
@@ -66,17 +71,28 @@ class Plan:
     def all_weights_at(self, step: int) -> Float[Tensor, "a"]:
         """p_i of the workers that train at a step, here or in other processes."""
         who = self.participation
-        return self.weights if who is None else _drawn(self.weights, who, who.draw(step))
+        if who is None:
+            return self.weights
+        present = who.present(step)
+        if present is None:
+            return _drawn(self.weights, who, who.draw(step))
+        return self.weights[: len(present)] * torch.from_numpy(present).to(self.weights)
 
     def stepping(self, step: int) -> Bool[Tensor, "m"] | None:
         """Which workers held here take a step; None if all do."""
-        if self.pace is None:
+        mask = self.moving(step)
+        if mask is None or mask[self.rows].all():
             return None
-        mask = self.pace(step)
-        if self.participation:
-            mask = mask[self.participation(step)]
-        mask = mask[self.rows]
-        return None if mask.all() else torch.from_numpy(mask)
+        return torch.from_numpy(mask[self.rows])
+
+    def moving(self, step: int) -> NDArray[np.bool_] | None:
+        """Which workers take a step, here or in other processes; None if all do."""
+        who = self.participation
+        present = who.present(step) if who else None
+        if self.pace is None:
+            return present
+        moves = self.pace(step)[who(step)] if who else self.pace(step)
+        return moves if present is None else moves & present
 
     def leaving(self, step: int) -> slice | None:
         """Rows here whose averages go to those who come next; None if nobody is about to leave."""

@@ -17,6 +17,7 @@ from partavg.core.participation import Participation
 from partavg.core.partition import without
 from partavg.core.plan import Plan
 from partavg.core.reduce import LeftOut, Reduce, alone, reduced
+from partavg.core.released import begin_anew_
 from partavg.core.solver import Solver
 from partavg.core.workers import Workers
 
@@ -121,6 +122,10 @@ def redistribute_(
     if workers.bank:
         leaving, coming = tensor(who(workers.step)), tensor(who(workers.step + 1))
         workers.swap_(plan.swap, leaving, coming, plan.local)
+    if who.redistribution == "released":
+        due = _just_averaged(workers, reduce)
+        _count_(workers, sum(n for part, n in enumerate(plan.partition.sizes) if part not in due))
+        begin_anew_(workers, plan, solver)
 
 
 def freeze_(workers: Workers, now: Plan, follows: Plan, reduce: Reduce = alone) -> None:
@@ -135,7 +140,11 @@ def freeze_(workers: Workers, now: Plan, follows: Plan, reduce: Reduce = alone) 
         workers.buffers[:, start:stop] = row[start:stop]
         if "buffers" in workers.bank:
             workers.bank["buffers"][:, start:stop] = row[start:stop].to(workers.bank["buffers"])
-    columns = sum(stop - start for start, stop in without(follows.frozen, known))
+    _count_(workers, sum(stop - start for start, stop in without(follows.frozen, known)))
+
+
+def _count_(workers: Workers, columns: int) -> None:
+    """Each worker was sent so many numbers."""
     workers.bytes += columns * workers.params.element_size()
     workers.messages += columns > 0
 

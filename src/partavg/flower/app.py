@@ -127,6 +127,11 @@ class _Clients:
     def of(self, context: Context) -> Client:
         """The client of the node that a context is of."""
         settings, agreement = self._agreed(context)
+        if self.share_loss and agreement.plan.private:
+            raise ValueError(
+                "share_loss tells the server what privacy does not protect: leave it out of "
+                "client_app, or privacy out of the run config"
+            )
         index, device = _index(context), _device(context)
         training = settings.config.training
         view = View(

@@ -22,6 +22,7 @@ from partavg.flower.identity import Signer
 from partavg.flower.memory import Memory
 from partavg.flower.messages import Hello, Order, Question, Reply
 from partavg.flower.own_loop import OwnLoop
+from partavg.flower.private import PrivateClient
 from partavg.flower.protocol import (
     Agreement,
     decode_,
@@ -61,7 +62,7 @@ class Client:
         key = self.signer.public if self.signer else ""
         examiner = self.examiner() if self.examiner else None
         tests = examiner.samples.size if examiner else 0
-        hello = Hello(self.index, self.feed.samples, self.agreement.digest(), key, tests)
+        hello = Hello(self.index, self._samples, self.agreement.digest(), key, tests)
         return self._signed(messages.write(messages.REPLY, hello), **asdict(question))
 
     def carry_out(self, content: RecordDict) -> RecordDict:
@@ -71,7 +72,7 @@ class Client:
         """
         order = messages.read(content, messages.ORDER, Order)
         brought = self._brought(content, order)
-        reply = Reply(order.turn, self.index, self.feed.samples)
+        reply = Reply(order.turn, self.index, self._samples)
         memory = self.memory(order.token)
         with memory.lock():
             saved = memory.load()
@@ -90,7 +91,8 @@ class Client:
                 memory.save(order.turn, saved)
             if self.shares_loss:
                 reply = replace(reply, loss=saved["loss"])
-            return self._answered(reply, order, workers, _averages(saved, workers))
+            averages, said = _averages(saved, workers), saved.get("said")
+            return self._answered(reply, order, workers, averages, said)
 
     def _carried_out(
         self, workers: Workers, order: Order, before: dict[str, Any]
@@ -103,23 +105,35 @@ class Client:
         self.feed.place.update(before.get("place", {}))
         own = before.get("own", {})
         saved["loss"] = self._train_(workers, order, own)
+        if self._private and order.send == "part":
+            said = self._private.message(workers, order.due, order.until, order.clip)
+            saved["said"] = said  # once: it is the same if it is asked for again
         saved["workers"] = workers.state()
         beside = {"place": dict(self.feed.place), "own": own}
         return saved | {name: kept for name, kept in beside.items() if kept}
 
     def _answered(
-        self, reply: Reply, order: Order, workers: Workers, averages: Averages | None
+        self,
+        reply: Reply,
+        order: Order,
+        workers: Workers,
+        averages: Averages | None,
+        said: Tensor | None = None,
     ) -> RecordDict:
         """A reply and what goes along."""
         if order.send != "scores":
-            return self._answer(reply, order, self._sent(workers, order))
+            return self._answer(reply, order, self._sent(workers, order, said))
         examiner = self.examiner() if self.examiner else None
         if not examiner:
             raise ValueError(f"client {self.index} has no test samples")
+        if self._private and (self.agreement.plan.partition.local or len(workers.buffers[0])):
+            raise ValueError(
+                "with privacy clients measure what was released, and not with what is their own"
+            )
         if not averages:
             return self._answer(replace(reply, lost=True), order)
         models = {scores.AVERAGE: averages.module(workers, self.agreement)}
-        if examiner.local:
+        if examiner.local and not self._private:
             row = workers.params[0], workers.buffers[0]
             models[scores.LOCAL] = self.agreement.model.module(*row)
         return self._answer(reply, order, found=examiner.examined(models))
@@ -187,6 +201,11 @@ class Client:
             restore_(workers, agreement, brought)
         if order.bring == "model":
             self._set_clock_(workers, order.start)
+        if self._private:
+            parts = [section.part for section in agreement.sections(order.about, order.part)]
+            parts = parts if order.bring in ("sums", "part") else []
+            self._private.note_released_(workers, order.bring, parts)
+            self._private.begin_cycle_(workers, order.start)
 
     def _set_clock_(self, workers: Workers, step: int) -> None:
         """Count from the last averaging of each part, though another client took the steps."""
@@ -227,10 +246,27 @@ class Client:
         losses = [record.losses for record in records]
         return float(torch.cat(losses).mean()) if losses else float("nan")
 
-    def _sent(self, workers: Workers, order: Order) -> ArrayRecord | None:
-        """The numbers that an order asks for."""
+    @property
+    def _private(self) -> PrivateClient | None:
+        mean = self.agreement.plan.private
+        return None if mean is None else PrivateClient(self.agreement, mean)
+
+    @property
+    def _samples(self) -> int:
+        """How many samples there are, as the server hears of it: of a private run it does not."""
+        return 1 if self._private else self.feed.samples
+
+    def _sent(self, workers: Workers, order: Order, said: Tensor | None) -> ArrayRecord | None:
+        """The numbers that an order asks for, or what was `said` of a part in a private run."""
         if order.send in ("nothing", "scores"):
             return None
+        if said is not None and order.send == "part":
+            return messages.pack(said)
+        if self._private:
+            raise ValueError(
+                f"the server asks for {order.send!r}, and with privacy only clipped changes of a "
+                f"part leave a client"
+            )
         if order.send == "model":
             return messages.pack(whole_model(workers, self.agreement))
         sections = self.agreement.sections(order.send, order.due)

@@ -51,6 +51,8 @@ class Order:
     due: int
     last: bool = False
     """Whether the run is over then."""
+    clip: float = 0.0
+    """Of a private run: how much a client may say in this cycle."""
 
 
 @dataclass(frozen=True, slots=True)

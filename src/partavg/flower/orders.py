@@ -63,8 +63,13 @@ class Orders:
             send=self.send,
             due=self.due,
             last=self.last,
+            clip=self._clip(),
         )
         return order, handout
+
+    def _clip(self) -> float:
+        private = self.agreement.plan.private
+        return private.current_clip(self.progress.private) if private else 0.0
 
     def _handout(self, client: int, member: Member) -> Handout:
         now, agreement = self.progress, self.agreement

@@ -30,6 +30,12 @@ class ServerProgress:
     """The step at which it was told to end; else it ends with its budget."""
     changes: Changes = field(default_factory=dict)
     """How far parts moved in their last averages."""
+    drawn: list[int] | None = None
+    """Of a private run: who takes part in this cycle, where clients are drawn by chance."""
+    private: dict[str, Any] = field(default_factory=dict)
+    """What the next sums of a private run must know, see `PrivateMean`."""
+    spent: bool = False
+    """Whether a private run ended because another sum would cost too much."""
 
     def state(self) -> dict[str, Any]:
         """All of it, to save; files call the active fraction share."""

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib.metadata import version
 from itertools import chain
@@ -58,6 +58,9 @@ class Agreement:
         layouts = (self.model.params, self.model.buffers)
         plan = (self.plan.schedule, self.plan.partition.digest(), self.plan.buffer_parts)
         agreed = f"({layouts!r}, {str(self.model.dtype)!r}, {plan!r}, {described(self.solver)})"
+        if self.plan.private:
+            told = asdict(self.plan.private)
+            agreed += f" {[value for name, value in told.items() if name != 'draw']}"
         agreed += f" of partavg {minor(version('partavg'))}"
         counted = self.model.whole_numbers().cpu().numpy().tobytes()
         return hashlib.sha256(agreed.encode() + counted).hexdigest()[:32]
@@ -91,7 +94,8 @@ class Agreement:
             return 0
         if order.send == "model":
             return self.model_length
-        return self.message_length(order.send, order.due)
+        bit = self.plan.private is not None and self.plan.private.quantile is not None
+        return self.message_length(order.send, order.due) + bit
 
     def message_length(self, about: str, part: int) -> int:
         """How many numbers a message has, and the sums of such messages."""

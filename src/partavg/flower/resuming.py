@@ -26,7 +26,7 @@ _FREE = {
     "flower.rest", "flower.catch_up", "flower.keys", "flower.max_samples", "flower.max_weight",
     "flower.max_change", "metrics.evaluate_every",
     "metrics.clients_every", "metrics.sinks", "metrics.tensorboard",
-    "training.steps",
+    "privacy.max_epsilon", "training.steps",
 }  # fmt: skip
 """Settings that a run may go on with another value of; training.steps may only grow."""
 _MISSING = object()

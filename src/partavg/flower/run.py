@@ -4,6 +4,7 @@ import logging
 import secrets
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
+from pathlib import Path
 from statistics import median
 from time import monotonic
 from typing import Any
@@ -23,12 +24,16 @@ from partavg.flower.transport import Transport
 from partavg.folder import RunFolder, write_json
 from partavg.metrics.metric import Row
 from partavg.metrics.table import summarize
+from partavg.privacy.ledger import LEDGER, Ledger
 from partavg.session import Stop
 from partavg.sinks import chosen, sinks_of
 from partavg.sinks.jsonl import JsonLines
 from partavg.sinks.sink import Feed, RunInfo, SinkLike
 
 log = logging.getLogger("flwr")
+
+_WHO = ("clients", "away", "late", "sent", "received", "bytes", "messages")
+"""What a row of a private run does not say where clients are drawn: who took part."""
 
 
 class FederatedRun:
@@ -53,12 +58,14 @@ class FederatedRun:
         self._stop = stop
         self._asked = settings.asked
         self.folder = RunFolder(settings.folder)
+        self._ledger = ledger_of(settings, self.folder.path)
         self.server = Server(
             transport,
             agreement,
             settings.rules(tests=test is not None),
             steps=settings.steps,
             token=secrets.token_hex(8),
+            ledger=self._ledger,
         )
         self._metrics = JsonLines(self.folder.metrics_path, synced=lambda step: True)
         self._seconds = 0.0
@@ -135,6 +142,8 @@ class FederatedRun:
         )
         folder.write_metrics(self._asked)
         write_settings(folder, self._settings)
+        if self._ledger:
+            self._ledger.begin()
         self._save()
 
     def _go_on(self, saved: dict[str, Any]) -> None:
@@ -149,6 +158,8 @@ class FederatedRun:
         folder.check_metrics(saved["metrics_length"])
         for row in folder.rows(saved["metrics_length"]):
             self._asked_to_stop(row)  # it may remember what it saw
+        if self._ledger:
+            self._ledger.resume()
         self.server.load(saved["server"])
         self._metrics.length, self._seconds = saved["metrics_length"], saved["seconds"]
         record(folder, settings, change, progress.step)
@@ -218,7 +229,9 @@ class FederatedRun:
             "sent": {str(client): member.sent for client, member in members.items()},
             "received": {str(client): member.received for client, member in members.items()},
         }
-        if exchange.samples:
+        if self._ledger and (spent := self._ledger.epsilon()) is not None:
+            row["epsilon"] = spent
+        if exchange.samples and not self._ledger:
             row["samples"] = {str(client): count for client, count in exchange.samples.items()}
         if exchange.late:
             row["late"] = list(exchange.late)
@@ -235,15 +248,19 @@ class FederatedRun:
         local = self._settings.config.metrics.local_accuracy
         scores = self._settings.scores
         row |= measured(exchange.scores, scores, local, together=self._test is None)
-        return row
+        if self.server.progress.drawn is None:
+            return row
+        return {key: value for key, value in row.items() if key not in _WHO}
 
     def _said(self, row: Row) -> str:
         """An exchange in a few words."""
-        parts = [
-            f"step {row['step']}/{self._settings.steps}",
-            f"{len(row['clients'])} of {self._settings.config.training.workers} clients",
-            f"{row['seconds']:.1f} s",
-        ]
+        parts = [f"step {row['step']}/{self._settings.steps}"]
+        if "clients" in row:
+            here, all_of_them = len(row["clients"]), self._settings.config.training.workers
+            parts.append(f"{here} of {all_of_them} clients")
+        parts.append(f"{row['seconds']:.1f} s")
+        if "epsilon" in row:
+            parts.append(f"ε {row['epsilon']:.2f}")
         for key, called in (("accuracy", "accuracy"), ("clients_accuracy", "clients' accuracy")):
             if key in row:
                 parts.append(f"{called} {100 * row[key]:.2f} %")
@@ -272,6 +289,7 @@ class FederatedRun:
             **({} if early is None else {"stopped_at": early}),
             **summarize(rows, ended, self._asked),
             "seconds_per_exchange": round(median(times), 4) if times else None,
+            **self._spent(),
             "clients": {
                 str(client): {
                     "samples": member.samples,
@@ -287,9 +305,27 @@ class FederatedRun:
                 for client, member in sorted(members.items())
             },
         }
+        if self.server.progress.drawn is not None:
+            del summary["clients"]
         write_json(self.folder.summary_path, summary)
         log.info("partavg: done; %s", self.folder.summary_path)
         return summary
+
+    def _spent(self) -> Row:
+        """What a private run has spent, and whether it ended by that."""
+        found = self._ledger.epsilon() if self._ledger else None
+        if self._ledger is None or found is None:
+            return {}
+        why = {"stopped_by": "max_epsilon"} if self.server.progress.spent else {}
+        return {"epsilon": found, "delta": self._ledger.delta, **why}
+
+
+def ledger_of(settings: Settings, folder: Path) -> Ledger | None:
+    """The ledger of a private run."""
+    spending = settings.spending
+    if spending is None:
+        return None
+    return Ledger(folder / LEDGER, spending.accountant, spending.privacy.max_epsilon)
 
 
 def _mean(values: list[int]) -> int:

@@ -13,6 +13,7 @@ from partavg.core.workers import upgrade_
 from partavg.flower.aggregation import aggregated, aggregated_model
 from partavg.flower.orders import Orders
 from partavg.flower.plausible import Implausible, Plausible, model_pieces, pieces
+from partavg.flower.private import PrivateServer
 from partavg.flower.progress import ServerProgress, Stage
 from partavg.flower.protocol import Agreement, decode_, parameters, set_model_
 from partavg.flower.roster import Roster
@@ -21,6 +22,7 @@ from partavg.flower.rules import Rules
 from partavg.flower.scores import AVERAGE, Scores, evaluations, of_another_kind
 from partavg.flower.transport import Transport
 from partavg.flower.weights import weights_of
+from partavg.privacy.ledger import Ledger
 
 log = logging.getLogger("flwr")
 
@@ -68,12 +70,17 @@ class Server:
         *,
         steps: int,
         token: str,
+        ledger: Ledger | None = None,
     ) -> None:
         self._agreement, self._rules, self._budget = agreement, rules, steps
         self._rounds = Rounds(transport, agreement, rules, token)
         self._capped = set[int]()
         self.mirror = agreement.start()
         self.progress = ServerProgress(token, "exchange" if self._local_steps <= steps else "end")
+        self._private: PrivateServer | None = None
+        if ledger and agreement.plan.private:
+            self._private = PrivateServer(agreement, agreement.plan.private, ledger)
+            self.progress.drawn = self._private.drawn(rules.clients)
 
     @property
     def _steps(self) -> int:
@@ -124,10 +131,13 @@ class Server:
         now = self.progress
         until = now.step + self._local_steps
         (due,) = self._agreement.plan.schedule(until)
+        if self._private and not self._private.allows(due, until):
+            now.spent = True
+            return self._end()
         active = self._active(until)
         found = self._round(active, until, "part", due, enough=self._rules.enough(len(active)))
         weights = self._average("part", due, found, until)
-        discrepancy = self._discrepancy(found, weights, due)
+        discrepancy = None if self._private else self._discrepancy(found, weights, due)
         every = self._rules.evaluate_every
         examined = every > 0 and until // every > now.step // every and until < self._steps
         now.step, now.models = until, {}
@@ -162,6 +172,8 @@ class Server:
         """Collect from the clients active so far what those active from now on start from."""
         now, who = self.progress, self._agreement.plan.participation
         assert who
+        if self._private:
+            return self._draw(self._private)
         slots = who.changing(now.step + 1)
         old, new = self._active(now.step)[slots], self._active(now.step + 1)[slots]
         due, listens = now.part, who.redistribution == "listen"
@@ -189,6 +201,16 @@ class Server:
         now.stage = "dismissal" if dismissed else "exchange"
         return _record("redistribution", now.step, due, found)
 
+    def _draw(self, private: PrivateServer) -> Exchange:
+        """Draw who takes part in the next cycle; all of them begin with what was released."""
+        now = self.progress
+        now.drawn = private.drawn(self._rules.clients)
+        now.turn, now.stage = now.turn + 1, "exchange"
+        for client in now.drawn or ():
+            if client in self.roster:
+                self.roster[client].begins(whole=True)
+        return _record("redistribution", now.step, now.part, Round())
+
     def _dismiss(self) -> Exchange:
         """Tell clients that pause the last sums: what they keep for themselves depends on them."""
         now = self.progress
@@ -199,8 +221,15 @@ class Server:
         return _record("dismissal", now.step, now.part, found)
 
     def _end(self) -> Exchange:
-        """Take the steps that are left and average the whole models: u_K."""
+        """Take the steps that are left and average the whole models: u_K.
+
+        Of a private run it is what was released, and nobody is asked for more.
+        """
         now = self.progress
+        if self._private:
+            now.ends = now.step if now.step < self._steps else now.ends
+            now.turn, now.stage = now.turn + 1, self._after_end()
+            return _record("end", now.step, now.part, Round())
         found = self._round(self._active(max(1, self._steps)), self._steps, "model", now.part)
         judge = self._judge_of_models()
         self._leave_out(judge, found, self._steps)
@@ -216,8 +245,11 @@ class Server:
                 if part != just_averaged:
                     member.outdated(part)
         now.step, now.models = self._steps, {}
-        now.stage = "evaluation" if self._rules.evaluate_every and self._examining() else "done"
+        now.stage = self._after_end()
         return _record("end", now.step, now.part, found, weights)
+
+    def _after_end(self) -> Stage:
+        return "evaluation" if self._rules.evaluate_every and self._examining() else "done"
 
     def _round(
         self,
@@ -255,6 +287,10 @@ class Server:
         """
         now, agreement = self.progress, self._agreement
         sections = agreement.sections(about, part)
+        if self._private:
+            sums = self._private.released(found.arrays, part, step, self.mirror, now.private)
+            self._take(about, part, sums, found, self._private.fraction)
+            return {}
         judge = Plausible(
             pieces(agreement, self.mirror, sections), now.changes, self._rules.max_change
         )
@@ -264,13 +300,18 @@ class Server:
         self._check(judge, sums, found, step)
         if about == "part":
             judge.remember_(sums)
+        self._take(about, part, sums, found, len(found.replies) / self._rules.clients)
+        return weights
+
+    def _take(self, about: str, part: int, sums: Tensor, found: Round, fraction: float) -> None:
+        """Take over what became of messages, and note who is to hear of it."""
+        now, sections = self.progress, self._agreement.sections(about, part)
         now.about, now.part, now.sums = about, part, sums
-        now.active_fraction = len(found.replies) / self._rules.clients
-        decode_(self.mirror, agreement, sections, now.sums, now.active_fraction)
+        now.active_fraction = fraction
+        decode_(self.mirror, self._agreement, sections, now.sums, now.active_fraction)
         for client, member in self.roster.items():
             for section in sections:
                 member.averaged(section.part, contributed=client in found.arrays)
-        return weights
 
     def _judge_of_models(self) -> Plausible:
         made = model_pieces(self._agreement, self.mirror)
@@ -324,6 +365,8 @@ class Server:
         return sum(squares) / len(squares)
 
     def _active(self, step: int) -> list[int]:
+        if self.progress.drawn is not None:
+            return self.progress.drawn
         who = self._agreement.plan.participation
         return [int(c) for c in who(step)] if who else list(range(self._rules.clients))
 

@@ -4,7 +4,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +19,13 @@ from partavg.backends.client_weights import check_cap, client_weights
 from partavg.backends.combinations import check_aggregate, check_listening
 from partavg.backends.cutting import draws_columns
 from partavg.backends.planner import Planner, what_is_shared
+from partavg.backends.private import (
+    check_private,
+    check_private_buffers,
+    private_mean,
+    spending,
+)
+from partavg.combinations import check_shown
 from partavg.config import Config, create
 from partavg.config_toml import dump_sections, parse, section
 from partavg.core.abilities import abilities
@@ -34,12 +41,15 @@ from partavg.flower.rules import Rules
 from partavg.metrics.metric import Metric
 from partavg.metrics.table import METRICS
 from partavg.named import anchored
+from partavg.privacy.secret import secret_normal
+from partavg.privacy.spending import Spending
 from partavg.scores.score import Score
 
 SECTIONS = (
     "training",
     "averaging",
     "aggregate",
+    "privacy",
     "solver",
     "lr_schedule",
     "participation",
@@ -143,7 +153,9 @@ class Settings:
         metrics = self.config.metrics
         every = metrics.clients_every
         if every is None:
-            every = 0 if tests and not self.config.averaging.local else metrics.evaluate_every
+            own = bool(self.config.averaging.local)
+            hidden = own and build.privacy(self.config) is not None
+            every = 0 if hidden or (tests and not own) else metrics.evaluate_every
         return Rules(
             clients=workers,
             min_clients=flower.min_clients or min(2, self._active),
@@ -196,14 +208,18 @@ class Settings:
         training, averaging = self.config.training, self.config.averaging
         with seeded(fold(training.seed, "model"), torch.device("cpu")):
             rows = RowModel(model(), loss, device)
+        who, promised = build.participation(self.config), build.privacy(self.config)
+        private = private_mean(promised, training.workers, self._fraction)
         planner = Planner(
             *what_is_shared(averaging.local, rows.params, rows.buffers, averaging.buffers),
             averaging.partition,
             averaging.buffers,
             torch.ones(1),
-            build.participation(self.config),
+            who,
             seed=training.seed,
             aggregate=aggregate,
+            shared=shared_names(build.solver(self.config)),
+            private=private and replace(private, draw=secret_normal),
         )
         if rows.counters and rows.dtype.itemsize < 4 and averaging.buffers != "local":
             raise ValueError(
@@ -213,7 +229,39 @@ class Settings:
         solver = build.solver(self.config)
         check_aggregate(aggregate, solver)
         self._check_listening(aggregate)
-        return Agreement(rows, planner(build.schedule(self.config)), solver)
+        self._check_privacy(aggregate)
+        plan = planner(build.schedule(self.config))
+        if private:
+            check_private_buffers(plan.buffer_parts, rows.statistics, plan.local_buffers, who)
+        return Agreement(rows, plan, solver)
+
+    @property
+    def spending(self) -> Spending | None:
+        """What a private run promises; None where nothing is."""
+        schedule = build.schedule(self.config)
+        return spending(build.privacy(self.config), self._fraction, schedule)
+
+    @property
+    def _fraction(self) -> float:
+        """Of all clients, those that a private run draws."""
+        who = build.participation(self.config)
+        return who.active / who.clients if who else 1.0
+
+    def _check_privacy(self, aggregate: Aggregate) -> None:
+        promised, averaging = build.privacy(self.config), self.config.averaging
+        check_private(
+            promised,
+            self.config.training.workers,
+            build.participation(self.config),
+            build.schedule(self.config),
+            build.solver(self.config),
+            partition=averaging.partition,
+            weights=averaging.weights,
+            aggregate=aggregate,
+            called=f"solver.name = {self.config.solver.name!r}",
+        )
+        if promised:
+            check_shown(self.config.metrics, averaging.local)
 
     def dump(self) -> str:
         """The TOML text of the settings."""
@@ -277,6 +325,7 @@ class Settings:
                 f"flower.first = {first:g} is not between flower.min_clients = {least} and the "
                 f"{self._active} clients that are active"
             )
+        self._check_privacy(build.aggregate(self.config))
         self._check_weights()
         self._check_participation()
         check_aggregate(build.aggregate(self.config), build.solver(self.config))

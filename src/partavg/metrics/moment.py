@@ -65,6 +65,11 @@ class Moment:
         wanted = self.step == self.steps or self.due(self.options.evaluate_every)
         return wanted and self.test is not None
 
+    @property
+    def private(self) -> bool:
+        """Whether nothing is shown but what was released."""
+        return self.simulation.spending is not None
+
     @cached_property
     def evaluates_average(self) -> bool:
         """Whether the averaged model is: with local parameters nobody has it."""

@@ -44,7 +44,7 @@ def columns(summaries: Iterable[Row], asked: Iterable[Metric] = ()) -> list[Colu
         if metric.key not in hidden
         for column in metric.columns
         if column.key in known
-        or not (is_extra(metric.key) or metric.sums or metric.key in OF_CLIENTS)
+        or not (is_extra(metric.key) or metric.sums or metric.key in (*OF_CLIENTS, "epsilon"))
     ]
 
 
@@ -95,11 +95,13 @@ def _rank(metric: Metric) -> int:
 
 
 def _discrepancy(at: Moment) -> Value:
-    return at.columns_apart.sum() if at.due(at.options.discrepancy_every) else None
+    wanted = at.due(at.options.discrepancy_every) and not at.private
+    return at.columns_apart.sum() if wanted else None
 
 
 def _discrepancy_parts(at: Moment) -> Value:
     wanted = at.options.discrepancy_parts and at.due(at.options.discrepancy_every)
+    wanted = wanted and not at.private
     return at.simulation.per_part(at.columns_apart) if wanted else None
 
 
@@ -121,7 +123,13 @@ def _tokens(at: Moment) -> Value:
 
 
 def _train_loss(at: Moment) -> Value:
-    return at.on_train.loss if at.train and not at.simulation.local else None
+    shown = at.train and not (at.simulation.local or at.private)
+    return at.on_train.loss if shown else None
+
+
+def _epsilon(at: Moment) -> Value:
+    spent, wanted = at.simulation.spending, at.step == at.steps or at.due(at.options.evaluate_every)
+    return spent.epsilon(at.step) if spent and wanted else None
 
 
 def _smallest_local(at: Moment) -> Value:
@@ -211,8 +219,8 @@ def _left_out(at: Moment) -> Value:
 
 _ON_TEST = "Averaged model u_k on the test set"
 _ALWAYS = (
-    Metric("loss", lambda at: at.loss, "Training loss", "Mini-batch loss, mean over workers",
-           summary=(), chart="log", progress="loss {:.3f}"),
+    Metric("loss", lambda at: None if at.private else at.loss, "Training loss",
+           "Mini-batch loss, mean over workers", summary=(), chart="log", progress="loss {:.3f}"),
     Metric("lr", lambda at: at.record.lr, summary=(), chart="none"),
     Metric("bytes", lambda at: at.record.bytes, unit="MB", kind="cost", column="MB sent",
            form=".1f", chart="none"),
@@ -229,6 +237,8 @@ _ALWAYS = (
     Metric("bits_per_byte", _bits_per_byte, "Bits per byte", f"{_ON_TEST}, of a text",
            column="bits per byte", form=".4f", chart="log", progress="bits/byte {:.3f}",
            better="lower"),
+    Metric("epsilon", _epsilon, "ε", "Of private runs: what was spent, at their δ", kind="cost",
+           column="ε", form=".3g", progress="ε {:.2f}"),
     Metric("tokens", _tokens, unit="M", kind="cost", column="M tokens seen", form=".2f",
            chart="none"),
     *_locals(),

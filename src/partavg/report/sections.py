@@ -63,7 +63,9 @@ def _early(group: Group) -> str:
         return ""
     last = f"steps {steps[0]} to {steps[-1]}" if len(steps) > 1 else f"step {steps[0]}"
     some = f"{len(ends)} " if len(ends) < len(group.runs) else ""
-    return f", {some}stopped early after {last}"
+    spent = any((run.summary or {}).get("stopped_by") == "max_epsilon" for run in group.runs)
+    why = "ended by max_epsilon" if spent else "stopped early"
+    return f", {some}{why} after {last}"
 
 
 def once(chart: Chart, groups: Sequence[Group]) -> TextTable:

@@ -20,6 +20,7 @@ from partavg.sinks.sink import RunInfo, Sink
 
 _LINE_EVERY = 10.0  # seconds between plain lines of one run
 EARLY = "stopped early"
+SPENT = "ended by max_epsilon"
 
 
 class Display(Sink, Protocol):
@@ -79,7 +80,7 @@ class Bars:
     def end(self, summary: Row | None) -> None:
         """Leave the bar where it is, and say so if the run ended before its last step."""
         if summary and "stopped_at" in summary:
-            self._progress.update(self._task, status=f"{self._status}, {EARLY}")
+            self._progress.update(self._task, status=f"{self._status}, {ending(summary)}")
 
 
 class Lines:
@@ -120,7 +121,12 @@ class Lines:
         """Say where the run ended, if that was before its last step."""
         if summary and "stopped_at" in summary:
             about, step = self._about, summary["stopped_at"]
-            self.say(f"{about.label}: step {step}/{about.steps}, {self._status}, {EARLY}")
+            self.say(f"{about.label}: step {step}/{about.steps}, {self._status}, {ending(summary)}")
+
+
+def ending(summary: Row) -> str:
+    """Why a run ended before its last step."""
+    return SPENT if summary.get("stopped_by") == "max_epsilon" else EARLY
 
 
 class Status:

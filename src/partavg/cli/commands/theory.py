@@ -77,6 +77,11 @@ def theory(
                 "averaging.local keeps parameters that are never averaged, and the theorems' "
                 "proofs do not cover them: ask without, by --set averaging.local=[]"
             )
+        if build.privacy(config):
+            raise ValueError(
+                "privacy clips and adds noise, and the theorems' proofs do not cover it: ask for a "
+                "recipe without"
+            )
         full = create("data", config.data, root(data))
         budget = build.steps(config, full)
         if not 0 <= steps < budget:
