@@ -161,7 +161,7 @@ def test_clients_that_count_nothing_must_not_be_alone() -> None:
 
 def test_weights_of_a_federation() -> None:
     base = {"training.workers": 3, "training.steps": 12, "averaging.interval": 4}
-    rules = Settings.read({**base, "averaging.weights": "[1.0, 2.0, 3.0]"}).rules
+    rules = Settings.read({**base, "averaging.weights": "[1.0, 2.0, 3.0]"}).rules(tests=True)
     assert rules.weights == (1.0, 2.0, 3.0)
     for wrong, sentence in {
         "[1.0, 2.0]": "not for 3 clients",
