@@ -25,6 +25,7 @@ def simulation(solver: Solver, until: int | None, schedule: Schedule) -> Simulat
     model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 2)).double()
     return Simulation(
         model, F.cross_entropy, (x, y), [range(20), range(20, 40), range(40, 60)], lr=0.1, batch=4,
+        engine="looped",
         schedule=schedule, solver=solver, adapt=None if until is None else PostLocal(until),
     )  # fmt: skip
 

@@ -43,9 +43,9 @@ def split(workers: int) -> list[Tensor]:
 
 
 def simulation(wire: str = "int8", workers: int = WORKERS, **options: Any) -> Simulation:
-    how: dict[str, Any] = {"schedule": Schedule.partial(4), "lr": LR, "batch": BATCH, **options}
-    data = samples()
-    return Simulation(net(), F.cross_entropy, data, split(workers), wire=wire, **how)
+    how: dict[str, Any] = {"schedule": Schedule.partial(4), "lr": LR, "batch": BATCH}
+    how |= {"engine": "looped", "wire": wire, **options}
+    return Simulation(net(), F.cross_entropy, samples(), split(workers), **how)
 
 
 def trained(made: Simulation, until: int = STEPS) -> Simulation:
