@@ -54,7 +54,9 @@ def test_whoever_is_away_when_others_come_is_whole_when_it_returns(
     tmp_path: Path, how: str, away: int, catch_up: str
 ) -> None:
     """A client is late for two turns: as a leaver, a newcomer or neither."""
-    changes = {**WAYS[how], "solver.name": "scaffold", "flower.catch_up": catch_up}
+    changes = {
+        **WAYS[how], "solver.name": "scaffold", "flower.catch_up": catch_up, "flower.rest": 0.0,
+    }  # fmt: skip
     grid, who = federation(tmp_path, changes), who_trains(changes)
     grid.fault = lambda client, message: (
         "late" if client == 0 and turn(message) in (away, away + 1) else None

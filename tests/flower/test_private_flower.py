@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,9 @@ from partavg.privacy.accountant import Accountant
 from partavg.privacy.ledger import LEDGER, Ledger
 from partavg.privacy.secret import secret_clients, secret_normal
 
-pytest.importorskip("dp_accounting")
+pytestmark = pytest.mark.skipif(
+    find_spec("dp_accounting") is None, reason="dp-accounting is not installed"
+)
 
 CLIENTS = 6
 SETTINGS: dict[str, Any] = {
