@@ -19,7 +19,8 @@ demo: $(READY)
 MATHEMATICS := core solvers
 TESTS_OF_IT := $(MATHEMATICS:%=tests/%) tests/test_personal.py \
 	tests/backends/test_numbers.py tests/backends/test_outer_steps.py \
-	tests/backends/test_listening.py tests/backends/test_freezing.py
+	tests/backends/test_listening.py tests/backends/test_freezing.py \
+	tests/backends/test_private_simulations.py
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
 test: $(READY)
