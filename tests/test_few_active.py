@@ -9,6 +9,10 @@ import pytest
 from tests.limits import seconds
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import paper_study  # noqa: E402
+
 TINY = [
     "data.name=fashion_subset", "model.name=mlp", "model.hidden=[4]", "training.workers=8",
     "training.batch=4", "training.steps=24", "lr_schedule.warmup=2", "lr_schedule.at=[12]",
@@ -20,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 def started(script: str, *words: str) -> subprocess.Popen[str]:
     """A study at a tiny scale."""
-    settings = TINY + (IMAGES if script == "noniid_study" else [])
+    settings = TINY + (IMAGES if script == "paper_study" else [])
     sets = [word for setting in settings for word in ("--set", setting)]
     command = [sys.executable, f"benchmarks/{script}.py", *words, *sets]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
@@ -52,10 +56,28 @@ def test_ways_are_swept_by_two_processes_and_after_a_kill(tmp_path: Path) -> Non
 
 def test_cells_of_the_paper_take_the_same_ways_and_end_when_time_is_up(tmp_path: Path) -> None:
     file, out = tmp_path / "rows.csv", ["--out", str(tmp_path / "out")]
-    over = started("noniid_study", *out, "--only", "active25", "--seconds", "0")
+    over = started("paper_study", *out, "--only", "handed-over/alpha0.1-active25", "--seconds", "0")
     assert over.communicate()[0] == "time is up\n"
-    words = ["--only", "permuted-1", "--rows", str(file)]
-    told = started("noniid_study", *out, *words).communicate(timeout=seconds(300))[0]
+    words = ["--only", "permuted/alpha1-active25", "--rows", str(file)]
+    told = started("paper_study", *out, *words).communicate(timeout=seconds(300))[0]
     assert len(told.splitlines()) == 6
     assert len(file.read_text().splitlines()) == 7
-    assert started("noniid_study", *out, *words).communicate()[0] == "", "there is nothing to do"
+    assert started("paper_study", *out, *words).communicate()[0] == "", "there is nothing to do"
+
+
+def test_every_cell_can_be_planned_and_none_that_came_back_is_repeated(tmp_path: Path) -> None:
+    known = list(paper_study.cells(tmp_path))
+    names = [cell.name for cell in known]
+    assert len(set(names)) == len(names)
+    for cell in known:
+        if cell.tuned:
+            assert cell.sweep((), tmp_path).sweeping.progress().total > 0
+        elif not cell.name.startswith("lists"):
+            cell.runs((), tmp_path)
+    (complete,) = (cell for cell in known if cell.name == "table1/cifar10-interval8")
+    assert not complete.runs((), tmp_path)
+    (one,) = (cell for cell in known if cell.name == "table1/imdb-interval4")
+    left = [(run.scheme, run.seed) for run in one.runs((), tmp_path)]
+    assert left == [("periodic", 1), ("partial", 1), ("periodic", 2), ("partial", 2)]
+    assert "lists-file/alpha0.1-active25" in names
+    assert not any(cell.name.startswith("lists") for cell in paper_study.cells(None))
