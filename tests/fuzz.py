@@ -1,6 +1,7 @@
 """Bad values for every argument of every public function; what is wrong with the answers.
 
-Run as a program, without the shapes that the tests check: a user's process has only our own checks.
+Run as a program, `python -m tests.fuzz`, without the shapes that the tests check: a user's process
+has only our own checks.
 """
 
 import itertools
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from tests.limits import seconds
 from torch import nn
 from torch.nn import functional as F
 
@@ -90,6 +92,7 @@ def calls(folder: Path) -> Iterator[Call]:
     yield from data()
     yield from simulations(folder)
     yield from attaching()
+    yield from privacy()
     yield from others(folder)
 
 
@@ -495,6 +498,31 @@ def attaching() -> Iterator[Call]:
     )
 
 
+def privacy() -> Iterator[Call]:
+    numbers = {"0.5", "1.5", "2.0", "10^30"}
+    yield Call(
+        partavg.Privacy,
+        {"clip": 1.0, "noise": 1.1, "delta": 1e-5, "max_epsilon": 8.0, "local": False},
+        {
+            "clip": numbers, "noise": numbers, "delta": {"0.5"},
+            "max_epsilon": {"None", *numbers}, "local": FLAG,
+        },
+    )  # fmt: skip
+    yield Call(
+        partavg.Privacy,
+        {"clip": 1.0, "noise": 1.1, "quantile": 0.5, "quantile_rate": 0.2, "quantile_noise": 5.0},
+        {
+            "clip": numbers, "noise": {"0", *numbers}, "quantile": {"None", "0.5"},
+            "quantile_rate": numbers, "quantile_noise": {"None", *numbers},
+        },
+    )  # fmt: skip
+    yield Call(
+        partavg.noise_for,
+        {"epsilon": 2.0, "cycles": 2, "fraction": 1.0, "delta": 1e-3},
+        {"epsilon": numbers, "fraction": {"0.5"}, "delta": {"0.5"}},
+    )
+
+
 def others(folder: Path) -> Iterator[Call]:
     (folder / "mine").mkdir()
     (folder / "mine" / "config.toml").write_text("")
@@ -516,7 +544,7 @@ def problem(call: Call, name: str, value: str) -> str:
     if takes and value == "10^30" and name in FOREVER:
         return ""
     try:
-        signal.alarm(20)
+        signal.alarm(round(seconds(20)))
         call.function(**{**call.arguments, name: BAD[value]})
     except ValueError as error:
         said = str(error)

@@ -24,8 +24,10 @@ LATER = {"Samples"}
 def problems() -> dict[str, dict[str, str]]:
     """In a process of its own: here the shapes of tensors are checked, there only by ourselves."""
     root = Path(__file__).parents[1]
-    words = [sys.executable, root / "tests" / "fuzz.py"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=seconds(600), check=False)
+    words = [sys.executable, "-m", "tests.fuzz"]
+    done = subprocess.run(
+        words, cwd=root, capture_output=True, text=True, timeout=seconds(600), check=False
+    )
     assert done.returncode == 0, done.stderr
     found: dict[str, dict[str, str]] = json.loads(done.stdout)
     return found

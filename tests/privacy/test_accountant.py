@@ -75,8 +75,16 @@ def test_the_noise_for_an_epsilon_is_enough_and_hardly_more() -> None:
         noise = noise_for(2.0, 10, fraction=fraction)
         assert Accountant(noise, fraction).epsilon(10) <= 2.0
         assert Accountant(0.98 * noise, fraction).epsilon(10) > 2.0
-    assert Accountant(noise_for(900.0, 1)).epsilon(1) <= 900.0
-    for mistake in ({"epsilon": 0.0}, {"fraction": 0.0}, {"delta": 1.0}, {"cycles": 0}):
+    assert noise_for(900.0, 1) == noise_for(900.0, 1, fraction=0.5) == 0.25, (
+        "with less it takes long"
+    )
+    for mistake in (
+        {"epsilon": 0.0},
+        {"fraction": 0.0},
+        {"delta": 1.0},
+        {"cycles": 0},
+        {"cycles": 10**30},
+    ):
         with pytest.raises(ValueError, match="use"):
             noise_for(**{"epsilon": 1.0, "cycles": 5, **mistake})
 

@@ -14,6 +14,7 @@ from typing import Any
 from partavg.core.arguments import check_number, check_whole
 
 _MOST = 1 << 20  # cycles
+_LEAST = 0.25  # noise: with less ε is in the tens and promises nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +94,14 @@ def _sampled(noise: float, fraction: float) -> Any:
 def noise_for(epsilon: float, cycles: int, *, fraction: float = 1.0, delta: float = 1e-5) -> float:
     """The noise, to three digits, with which so many cycles cost no more than ε.
 
-    `noise_for(4.0, 50)` is 7.65.
+    No less than 0.25 in any case. `noise_for(4.0, 50)` is 7.65.
     """
     check_installed()
     for name, value in (("epsilon", epsilon), ("fraction", fraction), ("delta", delta)):
         check_number(name, value)
     check_whole("cycles", cycles, 1)
+    if cycles > _MOST:
+        raise ValueError(f"cycles {cycles} are too many to count: use up to {_MOST}")
     if epsilon <= 0 or not 0 < fraction <= 1 or not 0 < delta < 1:
         raise ValueError(
             f"epsilon {epsilon}, fraction {fraction} and delta {delta} cannot be: use numbers "
@@ -111,9 +114,9 @@ def noise_for(epsilon: float, cycles: int, *, fraction: float = 1.0, delta: floa
     low, high = 0.5, 1.0
     while costs(high) > epsilon:
         low, high = high, 2 * high
-    while low > 1e-3 and costs(low) <= epsilon:
+    while low >= _LEAST and costs(low) <= epsilon:
         low, high = low / 2, low
-    while high - low > 1e-3 * high:
+    while low >= _LEAST and high - low > 1e-3 * high:
         middle = (low + high) / 2
         low, high = (low, middle) if costs(middle) <= epsilon else (middle, high)
     digits = 2 - floor(log10(high))
