@@ -1,24 +1,41 @@
-"""How much other work on a machine slows a run: threads that spin while they wait, or sleep.
+"""How much other work on a machine slows training: threads that spin while they wait, or sleep.
 
-    python benchmarks/busy.py [--runs 3]
+    python benchmarks/busy.py [--runs 5] [--steps 20]
 
-A short run of the demo as a user starts it, alone and beside one busy process for each core. The
-command line tells torch's threads to spin for a moment only (GOMP_SPINCOUNT); compared with what
-they do otherwise. Seconds of training as the run itself counts them: all, from fastest to slowest.
+A short training of a simulation as a user's script starts it, alone and beside one busy process for
+each core: with torch's threads as they are otherwise, with partavg imported before torch, and after
+it. Seconds of training, from fastest to slowest, the ways taking turns, and how many times as long
+as partavg's way the others take (medians of the ratios, round by round).
 """
 
 import argparse
-import json
 import os
+import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
-POLICIES = {"as libgomp does": {"GOMP_SPINCOUNT": "300000"}, "as `partavg` does": {}}
-COMMAND = [sys.executable, "-m", "partavg", "run", "demo", "--set", "training.steps=60"]
+SPUN = {"GOMP_SPINCOUNT": "300000"}  # what libgomp takes if nobody says anything
+WAYS: dict[str, tuple[str, dict[str, str]]] = {
+    "partavg first": ("partavg, torch", {}),
+    "torch first": ("torch, partavg", {}),
+    "as libgomp does": ("torch, partavg", SPUN),
+}
+PROGRAM = """
+from time import perf_counter
+x, y = torch.randn(4096, 64), torch.randint(10, (4096,))
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+simulation = partavg.Simulation(
+    model, torch.nn.functional.cross_entropy, (x, y), partavg.iid(y, workers=128, seed=0),
+    schedule=partavg.Schedule.partial(8), solver=partavg.SGD(momentum=0.9), lr=0.1,
+    engine="vmapped",
+)
+list(simulation.train(2))
+start = perf_counter()
+list(simulation.train(2 + {steps}))
+print(perf_counter() - start)
+"""
 
 
 @contextmanager
@@ -35,29 +52,32 @@ def busy(processes: int) -> Iterator[None]:
             process.wait()
 
 
-def seconds(environment: dict[str, str]) -> float:
-    """What one run takes."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "run"
-        command = [*COMMAND, "--out", str(out)]
-        subprocess.run(command, env=os.environ | environment, check=True, capture_output=True)
-        return float(json.loads((out / "summary.json").read_text())["seconds"])
+def seconds(way: str, steps: int) -> float:
+    """What one training takes."""
+    imports, said = WAYS[way]
+    program = f"import {imports}\n{PROGRAM.format(steps=steps)}"
+    unsaid = {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OMP_NUM_THREADS"}
+    environment = {key: value for key, value in os.environ.items() if key not in unsaid} | said
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    return float(done.stdout)
 
 
 def main() -> None:
-    """Print a line for each case; runs of the two policies take turns."""
+    """Print a line for each case."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=3)
-    runs = parser.parse_args().runs
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=20)
+    options = parser.parse_args()
     for processes in (0, os.cpu_count() or 1):
-        found: dict[str, list[float]] = {name: [] for name in POLICIES}
         with busy(processes):
-            for _ in range(runs):
-                for name, environment in POLICIES.items():
-                    found[name].append(seconds(environment))
-        for name, values in found.items():
-            listed = ", ".join(f"{value:.1f}" for value in sorted(values))
-            print(f"{processes} busy processes, waiting {name}: {listed} s", flush=True)
+            found = [
+                {way: seconds(way, options.steps) for way in WAYS} for _ in range(options.runs)
+            ]
+        for way in WAYS:
+            listed = ", ".join(f"{value:.2f}" for value in sorted(row[way] for row in found))
+            ratio = statistics.median(row[way] / row["partavg first"] for row in found)
+            print(f"{processes} busy processes, {way}: {listed} s, {ratio:.2f} times", flush=True)
 
 
 if __name__ == "__main__":

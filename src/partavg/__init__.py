@@ -9,6 +9,10 @@ import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from partavg.threads import wait_briefly as _wait_briefly
+
+_wait_briefly()  # before torch is imported
+
 if TYPE_CHECKING:
     import partavg.aggregates as aggregates  # noqa: F401
     import partavg.attacks as attacks  # noqa: F401

@@ -6,11 +6,13 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from partavg.own_code import executed, is_own
 from partavg.sentences import shown
+
+if TYPE_CHECKING:  # importing it takes a tenth of the time that help takes
+    from importlib.metadata import EntryPoint
 
 Thing = TypeVar("Thing")
 
@@ -131,12 +133,14 @@ def _public(found: object) -> list[str]:
     return [name for name, value in inside if name[0] != "_" and not inspect.ismodule(value)]
 
 
-def _entry_points(kind: str) -> Iterable[EntryPoint]:
+def _entry_points(kind: str) -> "Iterable[EntryPoint]":
     """The names of a kind that installed packages have, in the group `partavg.kind`."""
+    from importlib.metadata import entry_points
+
     return entry_points(group=f"partavg.{kind}")
 
 
-def _loaded(points: list[EntryPoint]) -> Any:
+def _loaded(points: "list[EntryPoint]") -> Any:
     """What installed packages call so, which must be one thing."""
     packages = sorted({point.dist.name if point.dist else point.module for point in points})
     if len({point.value for point in points}) > 1:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import distributed, nn
@@ -23,6 +23,36 @@ if TYPE_CHECKING:  # not every torch is built with it
 def cuda_compiler() -> Callable[[str, str], Any] | None:
     """From a kernel's source and name to the kernel; None without one, and others must do."""
     return getattr(torch.cuda, "_compile_kernel", None)
+
+
+class Binary(NamedTuple):
+    """A kernel for one kind of GPU, and what it is called there."""
+
+    content: bytes
+    name: str
+
+
+def cuda_in_two_steps() -> tuple[Callable[[str, str], Binary], Callable[[Binary], Any]] | None:
+    """What `cuda_compiler` does: from source and name to a binary, and from there to the kernel.
+
+    None where torch has no such steps; then nothing can be kept between them.
+    """
+    try:
+        from torch.cuda._utils import _cuda_load_module, _nvrtc_compile
+    except ImportError:
+        return None
+
+    def compiled(source: str, name: str) -> Binary:
+        content, called = _nvrtc_compile(source, name)
+        if not (isinstance(content, bytes) and isinstance(called, str)):
+            raise TypeError("torch returns something else than a binary and a name")
+        return Binary(content, called)
+
+    def load(binary: Binary) -> Any:
+        loaded: Any = _cuda_load_module(binary.content, [binary.name])
+        return loaded[binary.name]
+
+    return compiled, load
 
 
 def store_of(group: "ProcessGroup | None") -> "Store":

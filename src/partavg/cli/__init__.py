@@ -1,7 +1,5 @@
 """The command line."""
 
-import os
-
 import click
 
 from partavg.cli.commands.compare import compare
@@ -42,10 +40,6 @@ def main() -> None:
     Exit codes: 0 done, 2 bad input, a full disk or a sink that fails, 3 training diverged, 4 a
     rank was lost (resumable), 130 stopped with Ctrl-C (resumable).
     """
-    if "OMP_WAIT_POLICY" not in os.environ:
-        # torch's threads wait for each other by spinning, which on a busy machine keeps others, and
-        # themselves, from working: spin for a moment, then sleep. Said before torch is imported.
-        os.environ.setdefault("GOMP_SPINCOUNT", "30000")
 
 
 for command in (

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from partavg.engines.fused.convolution.tiling import BothGradients, Constants, Tiling, transposed
+from partavg.kernels.binaries import kernel
 from partavg.kernels.launch import only_compiled
-from partavg.torch_internals import cuda_compiler
 
 _SPLITS = 32  # partial sums that BatchNorm adds up
 SOURCES = {
@@ -183,16 +183,14 @@ def _processors(device: torch.device) -> int:
 
 @cache
 def _compiled(name: str, constants: Constants, memory: int) -> Any:
-    compiler = cuda_compiler()
-    assert compiler is not None  # otherwise dispatch takes other kernels
     folder = resources.files(__package__) / "cuda"
     given = "".join(f"#define {key} {int(value)}\n" for key, value in constants)
     parts = "instructions", "tiles", *SOURCES[name], name
     source = "".join((folder / f"{part}.cu").read_text() for part in parts)
     torch.cuda.synchronize()  # so that a thread of its own knows the device
-    kernel = compiler(given + source, name)
-    kernel.set_shared_memory_config(memory)
-    return kernel
+    found = kernel(given + source, name)
+    found.set_shared_memory_config(memory)
+    return found
 
 
 def _start(
