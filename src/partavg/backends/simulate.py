@@ -221,6 +221,7 @@ class Simulation:
             self._solver,
             partition=partition,
             weights=weights,
+            buffers=buffers,
             delay=delay,
             mix=mix,
             wire=wire,
