@@ -358,6 +358,7 @@ def check(config: Config, full: Dataset) -> None:
         solver(config),
         partition=averaging.partition,
         weights=averaging.weights,
+        buffers=averaging.buffers,
         delay=averaging.delay,
         mix=averaging.mix,
         wire=averaging.wire,

@@ -2,11 +2,13 @@
 
 import json
 import logging
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 from math import sqrt
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import pytest
@@ -497,6 +499,56 @@ def test_without_its_ledger_a_run_does_not_go_on(tmp_path: Path) -> str:
         pass
     assert "without it nobody knows what was spent" in said[0]
     return "refused: without it nobody knows what was spent"
+
+
+def stopped_after(folder: Path, rows: int) -> FakeGrid:
+    """A run that was stopped after so many rows."""
+    grid = federation(folder, {})
+    run = iter(server(grid))
+    for _ in range(rows):
+        next(run)
+    run.close()  # type: ignore[attr-defined]
+    return grid
+
+
+@fault(GROUP, "the ledger is rolled back, or another run's, and the run is resumed")
+def test_a_ledger_that_is_older_than_the_checkpoint_is_refused(tmp_path: Path) -> str:
+    grid, ledger = stopped_after(tmp_path, 3), tmp_path / "run" / LEDGER
+    text = ledger.read_text()
+    anothers = text.replace('"cycle": 0', '"cycle": 1')
+    first, *sums = text.splitlines(keepends=True)
+    for older in (first, first + sums[0], first + "".join(sums[1:]), anothers):
+        ledger.write_text(older)
+        with pytest.raises(ValueError, match=r"does not say all that was spent; .*begin another"):
+            server(grid, **{"flower.resume": True})
+    ledger.write_text(text + sums[-1])  # a sum that was written down, and not yet saved
+    server(grid, **{"flower.resume": True})
+    return "refused: it does not say all that was spent"
+
+
+@fault(GROUP, "the checkpoints of a run are gone and its ledger is not")
+def test_a_ledger_is_not_thrown_away_with_the_checkpoints(tmp_path: Path) -> str:
+    grid = stopped_after(tmp_path, 2)
+    folder = tmp_path / "run"
+    text = (folder / LEDGER).read_text()
+    rmtree(folder / "checkpoints")
+    for gone in ("metrics.jsonl", "config.toml"):
+        with pytest.raises(ValueError, match=r"says that something was spent.*begin another run"):
+            server(grid, **{"flower.resume": True})
+        assert (folder / LEDGER).read_text() == text
+        (folder / gone).unlink()
+    return "refused: nobody would count what was spent"
+
+
+def test_a_line_that_is_not_whole_on_disk_releases_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger(tmp_path / LEDGER, Accountant(3.0), None)
+    ledger.begin()
+    whole = os.write
+    monkeypatch.setattr(os, "write", lambda file, text: whole(file, text[:5]))
+    with pytest.raises(OSError, match="make room"):
+        ledger.charge(0, 0.25)
 
 
 def test_other_privacy_settings_are_refused_and_a_larger_budget_is_not(tmp_path: Path) -> None:

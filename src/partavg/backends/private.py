@@ -32,6 +32,7 @@ def check_private(
     *,
     partition: Cut,
     weights: Any = "uniform",
+    buffers: str = "part",
     delay: int = 0,
     mix: float | None = None,
     wire: str = "full",
@@ -56,6 +57,9 @@ def check_private(
     others = {
         f"averaging.weights = {shown(weights)}, which tells of clients' samples or favors some": (
             not isinstance(weights, str) or weights != "uniform"
+        ),
+        "averaging.buffers = 'recompute', which measures statistics on all clients' samples": (
+            buffers == "recompute"
         ),
         f"averaging.delay = {delay}": delay > 0,
         f"averaging.mix = {mix}, which hands over models that were not clipped": mix is not None,

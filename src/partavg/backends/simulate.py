@@ -224,6 +224,7 @@ class Simulation:
             self._solver,
             partition=partition,
             weights=weights,
+            buffers=buffers,
             delay=delay,
             mix=mix,
             wire=wire,

@@ -159,7 +159,7 @@ class FederatedRun:
         for row in folder.rows(saved["metrics_length"]):
             self._asked_to_stop(row)  # it may remember what it saw
         if self._ledger:
-            self._ledger.resume()
+            self._ledger.resume(saved.get("ledger"))
         self.server.load(saved["server"])
         self._metrics.length, self._seconds = saved["metrics_length"], saved["seconds"]
         record(folder, settings, change, progress.step)
@@ -211,6 +211,7 @@ class FederatedRun:
                 "digest": self._agreement.digest(),
                 "metrics_length": self._metrics.length,
                 "seconds": self._seconds,
+                **({"ledger": self._ledger.mark} if self._ledger else {}),
             },
         )
 

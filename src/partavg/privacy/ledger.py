@@ -1,5 +1,7 @@
 """What was spent, written down before it is released."""
 
+import errno
+import hashlib
 import json
 import os
 from collections import Counter
@@ -17,20 +19,38 @@ class Ledger:
     """Sums that were released, or might have been: what is on disk is spent.
 
     A run that was killed and makes a sum again draws other noise and writes another line: then its
-    cycle was released more than once, and counts for as much more.
+    cycle was released more than once, and counts for as much more. Checkpoints keep `mark`, by
+    which a ledger that is older than they are, or another's, is known.
     """
 
     def __init__(self, path: Path, accountant: Accountant, max_epsilon: float | None) -> None:
         self._path, self._accountant, self._most = path, accountant, max_epsilon
         self._cycles: dict[int, float] = {}
+        self._lines, self._digest = 0, hashlib.sha256()
 
     def begin(self) -> None:
-        """Write down what is promised, in a file for its owner only."""
-        self._path.unlink(missing_ok=True)  # of a run that was killed before its first checkpoint
+        """Write down what is promised, in a file for its owner only.
+
+        That of a run which was killed before its first checkpoint, and spent nothing, is replaced.
+        """
+        if self._path.exists() and self._path.read_bytes().count(b"\n") > 1:
+            raise ValueError(
+                f"{self._path} says that something was spent, and the checkpoints of that run are "
+                f"gone: put them back, or begin another run with another flower.folder"
+            )
+        self._path.unlink(missing_ok=True)
         self._append(self._promise())
 
-    def resume(self) -> None:
-        """Read what was spent; a ValueError if that cannot be known, or counted another way."""
+    @property
+    def mark(self) -> tuple[int, str]:
+        """How many lines there are, and their checksum."""
+        return self._lines, self._digest.hexdigest()
+
+    def resume(self, mark: tuple[int, str] | None = None) -> None:
+        """Read what was spent; a ValueError if that cannot be known, or counted another way.
+
+        It must begin with all that was written when a checkpoint kept its `mark`.
+        """
         try:
             text = self._path.read_text(encoding="utf-8")
         except OSError as error:
@@ -52,6 +72,15 @@ class Ledger:
                 f"{self._path} counts releases with {promise}, and {self._promise()} is wanted "
                 f"now: put the privacy settings back, or begin another run"
             )
+        written = [f"{line}\n".encode() for line in whole.splitlines()]
+        lines_then, digest = mark or (0, hashlib.sha256().hexdigest())
+        if hashlib.sha256(b"".join(written[:lines_then])).hexdigest() != digest:
+            raise ValueError(
+                f"{self._path} is not what it was when the checkpoint was saved: an older one, or "
+                f"that of another run, which does not say all that was spent; put the newest one "
+                f"back, or begin another run with another flower.folder"
+            )
+        self._lines, self._digest = len(written), hashlib.sha256(b"".join(written))
         if torn:  # nothing is released before a line is whole
             os.truncate(self._path, len(f"{whole}\n".encode()))
         for cycle, share in spent:
@@ -90,13 +119,16 @@ class Ledger:
 
     def _append(self, line: dict[str, Any]) -> None:
         """Add a line, which is on disk when this returns."""
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        flags, text = os.O_WRONLY | os.O_APPEND | os.O_CREAT, f"{json.dumps(line)}\n".encode()
         file = os.open(self._path, flags, 0o600)
         try:
-            os.write(file, f"{json.dumps(line)}\n".encode())
+            if os.write(file, text) != len(text):
+                raise OSError(errno.ENOSPC, f"{self._path} could not be written: make room")
             os.fsync(file)
         finally:
             os.close(file)
+        self._lines += 1
+        self._digest.update(text)
         if os.name == "posix":
             folder = os.open(self._path.parent, os.O_RDONLY)
             try:
