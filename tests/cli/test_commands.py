@@ -92,7 +92,7 @@ def test_completion() -> None:
     assert complete("run", "table1/cifar10-") == [f"table1/cifar10-interval{n}" for n in (2, 4, 8)]
     assert complete("compare", "de") == ["demo"]
     assert complete("reproduce", "table") == [
-        *(f"table{n}" for n in range(1, 6)),
+        *(f"table{n}" for n in range(1, 7)),
         *(name for name in names() if name.startswith("table")),
     ]
     assert complete("data", "fetch", "svhn") == ["svhn", "svhn_extra"]
