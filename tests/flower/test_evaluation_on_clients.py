@@ -215,6 +215,10 @@ LIES: dict[str, tuple[dict[str, Any], str]] = {
     "truth": ({"average.loss.sum": True}, "no finite number"),
     "many": ({"average.loss.sum": [0.0] * 20_000}, "no finite number"),
     "two for one": ({"average.loss.sum": [1.0, 2.0]}, "2 sums and 1 counts"),
+    "a list for its loss": (
+        {"average.loss.sum": [1.0, 2.0], "average.loss.count": [1.0, 2.0]},
+        "its loss is a list, and not one sum",
+    ),
     "a negative count": ({"average.loss.count": -4.0}, "not between 0 and"),
     "a count beyond all": ({"average.loss.count": 1e9}, "flower.max_samples = 10000000"),
     "samples beyond all": ({"samples": 10**12}, "test samples, which is not between 1 and"),

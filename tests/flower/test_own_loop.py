@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import tests.flower.federation as f
 import torch
+from tests.flower.faults import fault
 from tests.flower.federation import PERIODIC, assert_equal, federation, owned, server, simulation
 from tests.flower.test_faults import QUICK
 from torch import Tensor, nn
@@ -131,6 +132,139 @@ def test_a_state_that_cannot_be_kept_is_named(tmp_path: Path) -> None:
         RuntimeError, match=r"state\['best'\]\['of'\]\[0\] is a object, which is not"
     ):
         list(server(grid))
+
+
+def replaces(module: nn.Module, work: LocalWork) -> None:
+    module.get_submodule("3").weight = nn.Parameter(torch.zeros(2, 8, dtype=torch.float64))
+
+
+def replaces_a_layer(module: nn.Module, work: LocalWork) -> None:
+    module.set_submodule("3", nn.Linear(8, 2).double())
+
+
+def adds(module: nn.Module, work: LocalWork) -> None:
+    module.adapter = nn.Parameter(torch.zeros(3))  # type: ignore[assignment]
+
+
+def takes_away(module: nn.Module, work: LocalWork) -> None:
+    del module.get_submodule("0").bias
+
+
+def reshapes(module: nn.Module, work: LocalWork) -> None:
+    weight: nn.Parameter = module.get_parameter("3.bias")
+    weight.data = torch.zeros(1, dtype=torch.float64)
+
+
+def rounds(module: nn.Module, work: LocalWork) -> None:
+    module.half()
+
+
+def moves(module: nn.Module, work: LocalWork) -> None:
+    module.to("meta")
+
+
+def reshapes_a_buffer(module: nn.Module, work: LocalWork) -> None:
+    module.get_submodule("1").running_mean = torch.zeros(1, dtype=torch.float64)
+
+
+def takes_a_buffer_away(module: nn.Module, work: LocalWork) -> None:
+    del module.get_submodule("1").running_var
+
+
+def diverges(module: nn.Module, work: LocalWork) -> None:
+    module.get_parameter("0.weight").data[0, 0] = torch.nan
+
+
+def diverges_in_a_buffer(module: nn.Module, work: LocalWork) -> None:
+    module.get_buffer("1.running_var").fill_(torch.inf)
+
+
+def returns_a_pair(module: nn.Module, work: LocalWork) -> Any:
+    return 0.5, 3
+
+
+def returns_a_row(module: nn.Module, work: LocalWork) -> Any:
+    return torch.zeros(4)
+
+
+def fails(module: nn.Module, work: LocalWork) -> None:
+    raise RuntimeError("out of beans")
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "replaces a parameter": (replaces, "replaced the parameter '3.weight': train the module in"),
+    "replaces a layer": (replaces_a_layer, "replaced the parameter '3.weight'"),
+    "adds a parameter": (adds, "gave the module the parameter 'adapter', which nobody averages"),
+    "takes a parameter away": (takes_away, "took away the parameter '0.bias'"),
+    "gives one another shape": (reshapes, "left '3.bias' as float64[1] on cpu, not float64[2] on"),
+    "gives all another type": (rounds, "left '0.weight' as float16[8, 6] on cpu, not float64[8"),
+    "moves it to another device": (moves, "replaced the parameter '0.weight'"),
+    "gives a buffer another shape": (reshapes_a_buffer, "left '1.running_mean' as float64[1] on"),
+    "takes a buffer away": (takes_a_buffer_away, "took away the buffer '1.running_var'"),
+    "leaves NaN": (diverges, "left numbers in '0.weight' that are not finite, and the model of"),
+    "leaves an infinite buffer": (diverges_in_a_buffer, "left numbers in '1.running_var' that are"),
+    "returns two numbers": (returns_a_pair, "returned tuple: return the mean loss of its steps"),
+    "returns a tensor of four": (returns_a_row, "returned Tensor: return the mean loss of its"),
+    "raises an error": (fails, "out of beans"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+@fault("An app's own training loop (local_steps)", "{what}", what=WRONG)
+def test_a_loop_that_does_more_than_train(tmp_path: Path, what: str) -> str:
+    """In one message of one client: it is left out, keeps what it had, and takes part again."""
+    wrong, sentence = WRONG[what]
+    calls: list[int] = []
+
+    def sometimes(module: nn.Module, work: LocalWork) -> Any:
+        calls.append(work.first)
+        return wrong(module, work) if len(calls) == 5 else own_sgd(module, work)
+
+    changes = {**QUICK, **PERIODIC, "averaging.interval": 1, "training.steps": 4}
+    run = server(federation(tmp_path, changes, local_steps=sometimes))
+    rows = list(run)
+    (away,) = rows[1]["away"].items()
+    assert away[0] == "1"
+    assert sentence in away[1]
+    assert len(away[1]) < 260
+    assert [len(row["clients"]) for row in rows] == [3, 2, 3, 3, 3]
+    assert run.model().state_dict()["0.weight"].isfinite().all()
+    return f"left out of that average, with the model of before: “{away[1]}”"
+
+
+def test_a_loop_that_trains_what_is_frozen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = f.model
+
+    def model() -> nn.Module:
+        made = whole()
+        made.get_submodule("0").requires_grad_(False)
+        return made
+
+    def thaws(module: nn.Module, work: LocalWork) -> None:
+        module.requires_grad_(True)
+
+    monkeypatch.setattr(f, "model", model)
+    grid = federation(tmp_path, {**QUICK, "training.steps": 4}, local_steps=thaws)
+    with pytest.raises(
+        RuntimeError, match=r"trains the parameter '0.weight', which model\(\) froze"
+    ):
+        list(server(grid))
+
+
+def test_nothing_is_left_in_the_module(tmp_path: Path) -> None:
+    """Whether the next message comes to the same process or to a new one."""
+    seen = []
+
+    def untidy(module: nn.Module, work: LocalWork) -> None:
+        hooks = module.get_submodule("0")._forward_hooks
+        flags = [p.requires_grad for p in module.parameters()]
+        seen.append((module.training, len(hooks), hasattr(module, "mine"), all(flags)))
+        module.get_submodule("0").register_forward_hook(lambda *given: None)
+        module.mine = work.state  # type: ignore[assignment]
+        module.requires_grad_(False).eval()
+
+    list(server(federation(tmp_path, {**ONE, "training.steps": 8}, local_steps=untidy)))
+    assert seen == 2 * [(True, 0, False, True)]
 
 
 class Batches:

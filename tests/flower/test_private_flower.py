@@ -445,6 +445,28 @@ def test_the_server_clips_again(tmp_path: Path) -> str:
     return "the server clips again: a cycle still moves the model by no more than the clip"
 
 
+@fault(GROUP, "a client sends 1e30 where each adds its own noise (privacy.local)")
+def test_with_local_noise_the_server_cuts_what_no_noise_makes(tmp_path: Path) -> str:
+    changes = {"privacy.local": True, "privacy.noise": 2.0, "averaging.parts": 1}
+    grid = federation(tmp_path, {**changes, "training.steps": 4})
+
+    def lies(client: int, reply: Message) -> Message:
+        if client == 0 and len(sent(reply)):
+            data = torch.full_like(sent(reply), 1e30).numpy().tobytes()
+            reply.content[PART][PART].data = data
+        return reply
+
+    grid.after = lies
+    run = server(grid)
+    start = run.server.mirror.params[0].clone()
+    for _ in run:
+        pass
+    width = len(start)
+    longest = 0.3 * (1 + 2.0 * (sqrt(width) + 8))
+    assert float((run.server.mirror.params[0] - start).norm()) <= longest
+    return "it is cut to the length that a clipped change with its noise can have"
+
+
 @fault(GROUP, "a client shares its loss (share_loss=True)")
 def test_a_client_that_would_tell_its_loss_does_not_join(
     tmp_path: Path, caplog: pytest.LogCaptureFixture

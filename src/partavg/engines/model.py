@@ -141,6 +141,11 @@ class RowModel:
         for name, view in views.items():
             view.copy_(self._carried(name, after[name].detach()))
 
+    def renew(self) -> None:
+        """Let another copy of the module run from now on: what was done to the last one is gone."""
+        self._running = _twin(self._module)
+        self._homes = self._homes_in(self._running)
+
     def loss(
         self,
         params: Mapping[str, Tensor],

@@ -112,4 +112,4 @@ def _signed(content: RecordDict, kind: str, about: Mapping[str, Any]) -> bytes:
         digest.update(array[PART].data)
     scores = dict(content.get(SCORES) or {})
     told = ["partavg", kind, dict(about), dict(record), scores, digest.hexdigest()]
-    return json.dumps(told, sort_keys=True).encode()
+    return json.dumps(told, sort_keys=True, default=repr).encode()  # clients may send bytes

@@ -16,6 +16,7 @@ from torch import Tensor
 from partavg.sentences import cleaned, shown
 
 ORDER, REPLY, PART, SCORES, SIGNATURE = "order", "reply", "part", "scores", "signature"
+_KINDS = {PART: ArrayRecord, SCORES: ConfigRecord, SIGNATURE: ConfigRecord}
 BESIDE = 1 << 16
 """Bytes that a message may have beside its array."""
 _FORMAT = "little-endian"
@@ -112,8 +113,8 @@ def read(content: RecordDict, kind: str, record: type[T]) -> T:
     found = content.get(kind)
     if not isinstance(found, ConfigRecord):
         raise ValueError(f"the message holds no {kind}")
-    beside = (PART, SCORES, SIGNATURE)
-    _check_names(content, (kind, *beside), "record", f"a message with a {kind}")
+    _check_names(content, (kind, *_KINDS), "record", f"a message with a {kind}")
+    _check_kinds(content)
     known = {field.name: field.type for field in fields(record)}  # type: ignore[arg-type]
     _check_names(found, known, "key", f"its {kind}")
     return record(**{name: _value(found.get(name), of, name, kind) for name, of in known.items()})
@@ -136,6 +137,16 @@ def _check_names(found: Any, known: Any, what: str, where: str) -> None:
         )
 
 
+def _check_kinds(content: RecordDict) -> None:
+    """What goes along with a record is what all who read it take it for."""
+    for name, kind in _KINDS.items():
+        if name in content and not isinstance(content[name], kind):
+            told = type(content[name]).__name__
+            raise ValueError(f"the record {name!r} of its message is no {kind.__name__}: {told}")
+    if PART in content and list(content[PART]) != [PART]:
+        raise ValueError("it does not hold exactly one array")
+
+
 def check_without_array(content: RecordDict) -> None:
     """Raise a ValueError if a message brings numbers that nobody asked for."""
     if PART in content:
@@ -151,7 +162,7 @@ def check_without_scores(content: RecordDict) -> None:
 def unpack(content: RecordDict, length: int, dtype: torch.dtype) -> Tensor:
     """The one array of a message, if it is as long and of the type that it must be, and finite."""
     found = content.get(PART)
-    if not isinstance(found, ArrayRecord) or list(found) != [PART]:
+    if not isinstance(found, ArrayRecord) or PART not in found:
         raise ValueError("it does not hold exactly one array")
     array = found[PART]
     if (array.stype, array.dtype) != (_FORMAT, _name(dtype)):

@@ -15,6 +15,7 @@ from partavg.core.solver import Solver
 from partavg.core.workers import Workers
 from partavg.engines.model import Loss
 from partavg.flower.feed import Feed
+from partavg.flower.in_place import InPlace, check_finite, mean_loss
 from partavg.flower.messages import Order
 from partavg.flower.protocol import Agreement
 
@@ -85,22 +86,28 @@ def train_(
         state,
         feed,
     )
+    model.renew()  # what the loop did to the module before is gone, as in a new process
     with (
         model.holding(params, buffers) as (module, parameters),
         seeded(fold(seed, "own loop", order.start), params.device, OTHERS),
         torch.enable_grad(),
     ):
-        loss = own_loop(module, work)
+        before = InPlace(module, model.buffers)
+        try:
+            loss = mean_loss(own_loop(module, work))
+            before.check(module)
+        finally:
+            before.restore_()
         for parameter, view in zip(parameters, model.params.views(params).values(), strict=True):
-            parameter.grad = None
             if parameter.data_ptr() != view.data_ptr():  # it was given other memory
                 view.copy_(parameter.detach())
+    check_finite({**model.params.views(params), **model.buffers.views(buffers)})
     for step in range(order.start + 1, order.until + 1):
         workers.taken += 1
         workers.count_(lr(step), 1, None)
     workers.step = order.until
     check_kept(state)
-    return float("nan") if loss is None else float(loss)
+    return loss
 
 
 def _sends(agreement: Agreement, order: Order) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import sqrt
 from typing import Any
 
 import torch
@@ -113,6 +114,7 @@ class PrivateServer:
         weights = rows.new_full((len(rows),), 1 / mean.expected)
         changes = rows[:, :width].clone()
         if mean.local:  # each message has its own noise, which must not be clipped away
+            clip_(changes, self._longest(part, width))
             total = weights @ changes
         else:
             _, total = mean.noisy_sum(mean.current_clip(notes), changes, weights, told)
@@ -120,6 +122,11 @@ class PrivateServer:
             bits = rows[:, width].clamp(-_HALF, _HALF).sum().double()
             notes["clip"] = mean.next_clip(notes, bits, told)
         return (told.last + total).to(self.agreement.model.dtype)
+
+    def _longest(self, part: int, width: int) -> float:
+        """How long a message with its noise can be, but for one in 10^13."""
+        mean = self.mean
+        return mean.clip * (mean.shares[part] + mean.noise * (sqrt(width) + 8))
 
     def _cycle(self, until: int) -> int:
         return (until - 1) // self.agreement.plan.schedule.interval

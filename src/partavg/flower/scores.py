@@ -16,6 +16,7 @@ from partavg.flower import messages
 from partavg.metrics.metric import Row
 from partavg.metrics.table import of_clients, of_local
 from partavg.scores.score import Score
+from partavg.sentences import cleaned
 
 AVERAGE, LOCAL = "average", "local"
 """The models: the parts as last averaged with what is the client's own, and its local model."""
@@ -92,6 +93,8 @@ def read(content: RecordDict, wanted: Sequence[Score], most: int) -> Scores:
                 layout.append((key, len(pair[0]) if pair[0].ndim else -1))
     if any(_LOSS not in found.get(model, {}) for model in {AVERAGE, *found}):
         raise ValueError("its scores hold no loss")
+    if any(pairs[_LOSS][0].ndim for pairs in found.values()):
+        raise ValueError("its loss is a list, and not one sum")
     counts = {
         model: Counts(pairs[_LOSS], {s.key: pairs.get(f"score.{s.key}") for s in wanted})
         for model, pairs in found.items()
@@ -135,6 +138,19 @@ def of_another_kind(found: Mapping[int, Scores]) -> dict[int, str]:
         for client, scores in found.items()
         if scores.layout != usual
     }
+
+
+def unusable(found: Mapping[int, Scores], wanted: Sequence[Score]) -> dict[int, str]:
+    """The clients of whose sums a metric makes no number, and a sentence for each."""
+    why = {}
+    for client, scores in found.items():
+        try:
+            for counts in scores.of.values():
+                counts.evaluation(wanted)
+        except Exception as error:  # a metric of one's own may raise anything
+            said = cleaned(f"{type(error).__name__}: {error}")
+            why[client] = f"no number can be made of its sums ({said})"
+    return why
 
 
 def evaluations(

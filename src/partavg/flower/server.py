@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -19,7 +20,7 @@ from partavg.flower.protocol import Agreement, decode_, parameters, set_model_
 from partavg.flower.roster import Roster
 from partavg.flower.rounds import Round, Rounds
 from partavg.flower.rules import Rules
-from partavg.flower.scores import AVERAGE, Scores, evaluations, of_another_kind
+from partavg.flower.scores import AVERAGE, Scores, evaluations, of_another_kind, unusable
 from partavg.flower.transport import Transport
 from partavg.flower.weights import weights_of
 from partavg.privacy.ledger import Ledger
@@ -154,8 +155,9 @@ class Server:
         """Let all clients that have test samples measure the averages on them."""
         now = self.progress
         found = self._round(self._examining(), now.step, "scores", now.part, required=False)
-        for client, reason in of_another_kind(found.scores).items():
-            self._rounds.leave_out(found, client, now.step, reason)
+        for wrong in (of_another_kind, partial(unusable, wanted=self._rules.scores)):
+            for client, reason in wrong(found.scores).items():
+                self._rounds.leave_out(found, client, now.step, reason)
         for client, seen in evaluations(found.scores, self._rules.scores, AVERAGE).items():
             member = self.roster[client]
             member.tests = found.scores[client].samples

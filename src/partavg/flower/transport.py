@@ -10,7 +10,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from partavg.flower import messages
-from partavg.sentences import cleaned
+from partavg.sentences import cleaned, reason
 
 _LOOKS = 600  # a second at most, for the answers of all clients: each is work for the SuperLink
 _LAST_LOOK = 0.5  # seconds between two looks for an answer that is slow to come
@@ -107,11 +107,13 @@ class Sent:
         began, problem = monotonic(), ""
         while monotonic() < self.ends and not self.stop.is_set():
             try:
-                for message in self.grid.pull_messages([number]):
-                    self.arrivals.put(_answer(node, message, sent, most))
-                    return
+                found = list(self.grid.pull_messages([number]))
             except Exception as error:  # the connection's; it may come back before the deadline
                 problem = f"its answer could not be fetched ({cleaned(str(error))})"
+            else:
+                if found:
+                    self.arrivals.put(_answer(node, found[0], sent, most))
+                    return
             # Look often for quick answers and seldom for slow ones: 5 % late at most.
             pause = max(shortest, min(_LAST_LOOK, 0.05 * (monotonic() - began)))
             self.stop.wait(min(pause, max(0.0, self.ends - monotonic())))
@@ -120,7 +122,11 @@ class Sent:
 
 
 def _answer(node: int, message: Message, sent: int, most: int | None) -> Answer:
-    received = messages.size(message)
+    try:
+        received = messages.size(message)
+    except Exception as raised:  # whatever Flower makes of what a node sent
+        problem = f"its answer cannot be read ({cleaned(reason(raised))})"
+        return Answer(node, None, problem, sent, 0)
     if message.has_error():
         error = message.error
         words = cleaned(error.reason or "no reason given")
@@ -129,4 +135,6 @@ def _answer(node: int, message: Message, sent: int, most: int | None) -> Answer:
     if most is not None and received > most:  # not kept for a moment longer
         problem = f"its answer has {received} bytes, and no more than {most} were asked for"
         return Answer(node, None, problem, sent, received)
+    if not message.has_content():
+        return Answer(node, None, "its answer is empty", sent, received)
     return Answer(node, message.content, "", sent, received)

@@ -87,6 +87,7 @@ class Welcome:
             raise ValueError(answer.problem)
         hello = messages.read(answer.content, messages.REPLY, Hello)
         messages.check_without_array(answer.content)
+        messages.check_without_scores(answer.content)
         clients = self.rules.clients
         if not 0 <= hello.client < clients:
             raise ValueError(
