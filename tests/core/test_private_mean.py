@@ -13,6 +13,7 @@ from torch import Tensor
 from partavg.core.aggregate import About
 from partavg.core.poisson import CYCLES, Poisson
 from partavg.core.private import PrivateMean, Quantile, clip_, part_shares
+from partavg.privacy.settings import Privacy
 
 SIZES = (6, 10, 16)
 
@@ -202,3 +203,16 @@ def test_with_probability_1_all_are_there() -> None:
     who = Poisson.of(7, 1.0, every=2)
     assert who.active == 7
     assert who.present(3).all()
+
+
+@pytest.mark.parametrize("quantile", [None, Quantile(0.5, 0.2, 3.0)])
+def test_costs_of_a_cycle_add_up_to_one_and_bits_are_told_with_its_last_sum(
+    quantile: Quantile | None,
+) -> None:
+    """A last sum that is made again tells its bits again: (c_j / C)² / z_Δ² + 1 / (2σ_b)²."""
+    z = Privacy(clip=1.0, noise=1.1, quantile=0.5 if quantile else None, quantile_noise=3.0)
+    made = PrivateMean(1.0, z.noise_of_sums(60), part_shares([1, 2, 3]), 60.0, quantile=quantile)
+    costs = [made.cost(part, ends_cycle=part == 2) for part in range(3)]
+    assert sum(costs) == pytest.approx(1)
+    bits = (2 * 3.0) ** -2 if quantile else 0.0
+    assert costs[2] / 1.1**2 == pytest.approx(0.5 / made.noise**2 + bits)

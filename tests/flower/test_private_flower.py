@@ -523,6 +523,34 @@ def test_without_its_ledger_a_run_does_not_go_on(tmp_path: Path) -> str:
     return "refused: without it nobody knows what was spent"
 
 
+def test_a_last_sum_that_is_made_again_pays_for_its_bits_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid = federation(tmp_path, CASES["adaptive"])
+    lives = dying(monkeypatch, FederatedRun, "_save", after=False, at=5)
+    with pytest.raises(Killed):
+        for _ in server(grid):
+            pass
+    lives()
+    for _ in server(grid, **{"flower.resume": True}):
+        pass
+    lines = (tmp_path / "run" / LEDGER).read_text().splitlines()[1:]
+    costs = [json.loads(line)["share"] for line in lines]
+    again, bits = costs[3], (2 * 3.0) ** -2
+    assert costs[4] == again
+    assert sum(costs) == pytest.approx(3 + again)
+    sums = Privacy(clip=0.3, noise=3.0, quantile=0.5, quantile_noise=3.0).noise_of_sums(CLIENTS)
+    size = server_shares(grid)[0] ** 2
+    assert again / 3.0**2 == pytest.approx(size / sums**2 + bits)
+
+
+def server_shares(grid: FakeGrid) -> tuple[float, ...]:
+    chosen = Settings.read({**next(iter(grid.contexts.values())).run_config})
+    private = chosen.agreement(model, F.cross_entropy, torch.device("cpu")).plan.private
+    assert private
+    return private.shares
+
+
 def stopped_after(folder: Path, rows: int) -> FakeGrid:
     """A run that was stopped after so many rows."""
     grid = federation(folder, {})
@@ -639,6 +667,7 @@ REFUSED = {
     "solver.name": ("scaffold", r"solver\.name = 'scaffold' sends more than its parameters"),
     "metrics.discrepancy_every": (1, "metrics.discrepancy_every = 1 shows"),
     "privacy.delta": (0.5, "is not below 1 / 6 clients"),
+    "flower.first": (4.0, r"flower\.first = 4: a client that is not there lets another one in"),
     "participation.redistribution": ("average", "redistribution = 'average'"),
 }
 

@@ -87,6 +87,17 @@ class PrivateMean:
         """The Aggregate that keeps there what it must know in the next averaging."""
         return partial(self._release, notes)
 
+    def cost(self, part: int, *, ends_cycle: bool) -> float:
+        """What the sum of a part costs of a cycle, whose costs add up to 1.
+
+        With bits a part of z⁻² is theirs, told with the last sum.
+        """
+        share = self.shares[part] ** 2
+        if not self.quantile or not self.noise:
+            return share
+        bits, sums = (2 * self.quantile.noise) ** -2, self.noise**-2
+        return (share * sums + bits * ends_cycle) / (sums + bits)
+
     def current_clip(self, notes: dict[str, Any]) -> float:
         """C in this cycle."""
         return float(notes.get("clip", self.clip))

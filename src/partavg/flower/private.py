@@ -94,7 +94,7 @@ class PrivateServer:
 
     def allows(self, part: int, until: int) -> bool:
         """Whether the sum of a part may be made."""
-        return self.ledger.allows(self._cycle(until), self.mean.shares[part] ** 2)
+        return self.ledger.allows(self._cycle(until), self._cost(part, until))
 
     def released(
         self,
@@ -106,7 +106,7 @@ class PrivateServer:
     ) -> Tensor:
         """A part as all are to have it: clipped again, summed, with noise that is paid for."""
         mean, plan = self.mean, self.agreement.plan
-        self.ledger.charge(self._cycle(until), mean.shares[part] ** 2)
+        self.ledger.charge(self._cycle(until), self._cost(part, until))
         told = about(mirror.params[0], part, until, plan, self.agreement.solver)
         width, kind = len(told.last), accumulating(self.agreement.model.dtype)
         nothing = torch.zeros(0, width + bool(mean.quantile), dtype=kind)
@@ -118,7 +118,7 @@ class PrivateServer:
             total = weights @ changes
         else:
             _, total = mean.noisy_sum(mean.current_clip(notes), changes, weights, told)
-        if mean.quantile and until % plan.schedule.interval == 0:
+        if mean.quantile and self._ends_cycle(until):
             bits = rows[:, width].clamp(-_HALF, _HALF).sum().double()
             notes["clip"] = mean.next_clip(notes, bits, told)
         return (told.last + total).to(self.agreement.model.dtype)
@@ -127,6 +127,12 @@ class PrivateServer:
         """How long a message with its noise can be, but for one in 10^13."""
         mean = self.mean
         return mean.clip * (mean.shares[part] + mean.noise * (sqrt(width) + 8))
+
+    def _cost(self, part: int, until: int) -> float:
+        return self.mean.cost(part, ends_cycle=self._ends_cycle(until))
+
+    def _ends_cycle(self, until: int) -> bool:
+        return until % self.agreement.plan.schedule.interval == 0
 
     def _cycle(self, until: int) -> int:
         return (until - 1) // self.agreement.plan.schedule.interval

@@ -262,6 +262,12 @@ class Settings:
         )
         if promised:
             check_shown(self.config.metrics, averaging.local)
+        if promised and self.flower.first is not None:
+            raise ValueError(
+                f"privacy does not go with flower.first = {self.flower.first:g}: a client that is "
+                f"not there lets another one in, and a sum would tell of both; leave it out, and "
+                f"use a flower.deadline"
+            )
 
     def dump(self) -> str:
         """The TOML text of the settings."""
