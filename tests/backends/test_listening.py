@@ -41,7 +41,7 @@ def test_with_one_part_that_changes_hands_after_every_averaging_it_is_the_averag
         told = [
             [*record.losses.tolist(), record.bytes, record.messages] for record in made.train(17)
         ]
-        ways.append([told, made.workers.params, made.workers.memory, made.workers.bank])
+        ways.append([told, made.workers.params, made.workers.memory, made.workers.state()["bank"]])
     assert distance(*ways) == 0
 
 

@@ -283,7 +283,7 @@ def test_personal_columns_stay_with_their_client() -> None:
     for name, parameter in made.consensus().named_parameters():
         same = torch.equal(parameter, start[name])
         assert same == name.startswith("2."), "what is released has these as they were"
-    bank = made.workers.bank["local.params"]
+    bank = made.workers.bank["local.params"].whole()
     active = set(who(40).tolist())
     drawn = {int(c) for step in range(1, 41) for c in who(step)[who.present(step)]}
     first = bank[next(iter(set(range(CLIENTS)) - active - drawn), 0)]

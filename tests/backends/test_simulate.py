@@ -15,6 +15,7 @@ from partavg.core.cuts import PARTITIONS, contiguous
 from partavg.data.batches import Batches
 from partavg.evaluation import evaluate, recompute_statistics_
 from partavg.models import mlp
+from partavg.solvers.scaffold import SCAFFOLD
 from partavg.solvers.sgd import SGD
 
 M, BATCH, TAU, ETA = 6, 5, 4, 0.05
@@ -341,6 +342,39 @@ def test_an_aggregate_cannot_go_on_from_what_was_saved_without_one() -> None:
     with_one = made(aggregate=median)
     with_one.load(made(aggregate=median).state())
     assert with_one.workers.common is not None
+
+
+def test_only_clients_that_were_active_are_kept_and_saved() -> None:
+    model, x, y, _ = regression()
+    split = [torch.tensor([client % len(x)]) for client in range(500)]
+    who = Participation(clients=500, active=2, every=3)
+
+    def made() -> Simulation:
+        return Simulation(
+            model, F.mse_loss, (x, y), split, schedule=Schedule.partial(TAU), lr=ETA,
+            solver=SCAFFOLD(), participation=who, batch=1,
+        )  # fmt: skip
+
+    first, again, of_0_1 = made(), made(), made()
+    for _ in first.train(10):
+        pass
+    left = sorted({int(client) for step in (1, 4, 7) for client in who(step)})
+    saved = first.state()
+    assert saved["bank"]["memory.control"]["clients"].tolist() == left
+    assert len(saved["bank"]["memory.control"]["rows"]) == len(left)
+    again.load(saved)
+    of_0_1.load({**saved, "bank": {n: kept.whole() for n, kept in first.workers.bank.items()}})
+    for simulation in (first, again, of_0_1):
+        for _ in simulation.train(40):
+            pass
+    for other in (again, of_0_1):
+        assert torch.equal(first.workers.params, other.workers.params)
+        for name, kept in first.workers.bank.items():
+            assert torch.equal(kept.whole(), other.workers.bank[name].whole())
+    for name, other in (("clients", torch.tensor([0, 500])), ("rows", torch.zeros(1, 1))):
+        wrong = {**saved["bank"]["memory.control"], name: other}
+        with pytest.raises(ValueError, match=r"the state (is damaged in|has) bank"):
+            made().load({**saved, "bank": {"memory.control": wrong}})
 
 
 _OTHER = (None, "x", 3.5, -1, [], {}, torch.zeros(2))

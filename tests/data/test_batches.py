@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -66,3 +67,15 @@ def test_keys_differ_between_workers_and_steps() -> None:
 def test_batches_of_nothing_are_refused(split, batch: int, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         Batches(split, batch, 0)
+
+
+def test_streams_are_made_for_those_who_take_part() -> None:
+    """Whoever else took part, and in whatever order: the numbers are those of all together."""
+    many = [torch.arange(each, each + 5) for each in range(400)]
+    some, every = Batches(many, 3, 0), Batches(many, 3, 0)
+    generator = np.random.default_rng(0)
+    for step in (1, 2, 31, 32, 33, 34, 70, 1):
+        workers = generator.permutation(400)[:6]
+        for ours, theirs in zip(some(step, workers), every(step), strict=True):
+            assert torch.equal(ours, theirs[workers])
+    assert len(some._prepared) <= 4 * 6

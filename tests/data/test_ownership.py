@@ -1,5 +1,7 @@
 """Splits as users give them: understood, or refused with the worker's number."""
 
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -123,3 +125,26 @@ def test_masks_train_on_what_they_mark() -> None:
         list(simulation.train(6))
     assert torch.equal(by_mask.workers.params, by_index.workers.params)
     assert by_mask._batch(1).targets.unique(dim=1).tolist() == [[0], [1]]
+
+
+@given(st.lists(st.lists(st.integers(-1, 6), min_size=0, max_size=4), min_size=1, max_size=4))
+def test_tensors_are_judged_as_lists_are(split: list[list[int]]) -> None:
+    """Tensors are looked at all at once, lists one by one."""
+
+    def judged(form: Callable[[list[int]], Any]) -> object:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            try:
+                found: Any = [own.tolist() for own in checked_split(list(map(form, split)), 6)]
+            except ValueError as error:
+                found = str(error)
+        return found, [str(one.message) for one in said]
+
+    assert judged(lambda own: torch.tensor(own, dtype=torch.int64)) == judged(list)
+
+
+def test_a_split_is_a_copy() -> None:
+    given = [torch.tensor([0, 1]), torch.tensor([2])]
+    found = checked_split(given, 3)
+    given[0][0] = 2
+    assert found[0].tolist() == [0, 1]

@@ -170,6 +170,17 @@ def test_clients_are_workers_in_the_order_of_their_names() -> None:
     assert [own.tolist() for own in by_client(torch.tensor([9, 3, 9, 4]))] == [[1], [3], [0, 2]]
 
 
+@pytest.mark.parametrize("each", [0, 2])
+def test_groups_own_the_samples_of_their_clients(each: int) -> None:
+    names = np.array([f"client {number}" for number in GROUPS.tolist()])
+    for ids in (names, names.astype(object), GROUPS):
+        for split in (by_client(ids, 8, 3, each=each), writer(ids, 8, 3, each=each)):
+            for own in split:
+                members = set(np.asarray(ids)[own].tolist())
+                theirs = [place for place, one in enumerate(ids.tolist()) if one in members]
+                assert own.tolist() == theirs
+
+
 def test_clients_are_dealt_over_fewer_workers() -> None:
     split = by_client(GROUPS, workers=8, seed=3)
     owners = [set(GROUPS[samples].tolist()) for samples in split]

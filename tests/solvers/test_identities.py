@@ -132,8 +132,8 @@ def test_scaffold_with_clients_that_come_and_go(
     same(workers.memory["common"][0], c)
     if who.moves:
         last = torch.tensor(who(STEPS))
-        workers.bank["memory.control"][last] = workers.memory["control"]
-        same(workers.bank["memory.control"], torch.stack(c_i))
+        workers.bank["memory.control"].put_(last, workers.memory["control"])
+        same(workers.bank["memory.control"].whole(), torch.stack(c_i))
 
 
 def warm_up_and_decay(step: int) -> float:

@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor, distributed
 
+from partavg.core.bank import Bank, arrived
+
 
 class ClientBank:
     """The Swap of ranks: the rows of a client are kept at its home, wherever it was active.
@@ -31,7 +33,7 @@ class ClientBank:
     def __call__(
         self,
         rows: Shaped[Tensor, "_ w"],
-        kept: Shaped[Tensor, "_ w"],
+        kept: Bank,
         leaving: Int[Tensor, "a"],
         coming: Int[Tensor, "a"],
     ) -> None:
@@ -39,28 +41,27 @@ class ClientBank:
         if not rows.shape[1]:
             return
         there, order = self._between(leaving)
-        mine = rows[order.to(rows.device)].to(kept.device)
+        mine = arrived(rows[order.to(rows.device)], kept.device)
         at_home = self._exchanged(mine, self._homes_of(leaving), self._holders_of(leaving))
-        kept[there.to(kept.device)] = at_home
+        kept.put_(there, at_home)
         there, order = self._between(coming)
         brought = self._exchanged(
-            kept[there.to(kept.device)], self._holders_of(coming), self._homes_of(coming)
+            kept.take(there), self._holders_of(coming), self._homes_of(coming)
         )
-        rows[order.to(rows.device)] = brought.to(rows.device)
+        rows[order.to(rows.device)] = arrived(brought, rows.device)
 
     def _between(self, clients: Tensor) -> tuple[Tensor, Tensor]:
         """Where clients of this home are kept, in the order of slots; own slots, by home."""
-        clients = clients.cpu()
         here = clients[self._home[clients] == self._rank] - self._first
         return here, torch.argsort(self._home[clients[self._own]], stable=True)
 
     def _homes_of(self, clients: Tensor) -> list[int]:
         """How many of the clients in own slots live at each rank."""
-        return self._counts(self._home[clients.cpu()[self._own]])
+        return self._counts(self._home[clients[self._own]])
 
     def _holders_of(self, clients: Tensor) -> list[int]:
         """How many of the clients of this home are in the slots of each rank."""
-        return self._counts(self._holder[self._home[clients.cpu()] == self._rank])
+        return self._counts(self._holder[self._home[clients] == self._rank])
 
     def _counts(self, ranks: Tensor) -> list[int]:
         counts: list[int] = torch.bincount(ranks, minlength=self._size).tolist()

@@ -10,6 +10,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from partavg.core.bank import Bank
 from partavg.core.inputs import Inputs, call, each
 from partavg.core.layout import Layout
 from partavg.core.local_columns import joined
@@ -37,9 +38,9 @@ def own_columns(workers: Workers, plan: Plan, name: str) -> Tensor:
     if who is None or not spans or not workers.bank:
         return rows
     own = workers.bank.get(f"local.{name}")
-    kept = joined(workers.bank[name], spans) if own is None else own.clone()
-    active = torch.tensor(who(max(1, workers.step)), device=kept.device)
-    plan.swap(rows, kept, active, active)
+    kept = joined(workers.bank[name].whole(), spans) if own is None else own.whole()
+    active = torch.tensor(who(max(1, workers.step)))
+    plan.swap(rows, Bank.of(kept), active, active)
     return kept
 
 

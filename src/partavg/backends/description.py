@@ -183,7 +183,11 @@ def check_state(saved: Any, own: Callable[[], Sections], shapes: Mapping[str, li
         if not _is_table(saved.get(name, {})):
             raise _damaged(name)
     for name, shape in shapes.items():
-        _check_shape(name, _found(saved, name), shape)
+        found = _found(saved, name)
+        if name.startswith("bank.") and not isinstance(found, Tensor):
+            _check_bank(name, found, shape)
+        else:
+            _check_shape(name, found, shape)
     for name in ("steps", "lr_sum"):
         shape = [shapes["params"][0], *getattr(saved["steps"], "shape", (0, 0))[1:2]]
         _check_shape(name, saved[name], shape)
@@ -205,6 +209,18 @@ def _check_shape(name: str, value: Any, shape: list[int]) -> None:
             f"the state has {name} {list(value.shape)}, and this simulation {shape}: load it into "
             f"a simulation of the same model and workers"
         )
+
+
+def _check_bank(name: str, found: Any, shape: list[int]) -> None:
+    """A bank of so many clients, each with a row of such a width."""
+    if not _is_table(found) or not isinstance(found.get("clients"), Tensor):
+        raise _damaged(name)
+    clients = found["clients"]
+    _check_shape(name, found.get("first"), [1, *shape[1:]])
+    _check_shape(name, found.get("rows"), [len(clients), *shape[1:]])
+    known = clients.dtype == torch.int64 and clients.ndim == 1
+    if not known or bool((clients < 0).any() or (clients >= shape[0]).any()):
+        raise _damaged(name)
 
 
 def _is_table(value: object) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Protocol, TypeVar
 
 from jaxtyping import Float, Shaped
@@ -12,6 +12,9 @@ from partavg.core.participation import Swap, swap_
 from partavg.core.reduce import Alone, Reduce
 
 Value = TypeVar("Value")
+
+Count = int | Sequence[int]
+"""How many rows there are in all, dealt evenly; or how many each process has."""
 
 
 class Processes(Protocol):
@@ -68,11 +71,11 @@ class Processes(Protocol):
         """How long each process worked on the last step, without waiting for others."""
         ...
 
-    def collect(self, rows: Shaped[Tensor, "_ n"], count: int) -> Shaped[Tensor, "m n"]:
+    def collect(self, rows: Shaped[Tensor, "_ n"], count: Count) -> Shaped[Tensor, "m n"]:
         """Of so many rows, dealt over the processes, all for the first process."""
         ...
 
-    def deal(self, rows: Shaped[Tensor, "_ n"], count: int) -> Shaped[Tensor, "_ n"]:
+    def deal(self, rows: Shaped[Tensor, "_ n"], count: Count) -> Shaped[Tensor, "_ n"]:
         """Back to each process what `collect` took; others than the first bring an empty row."""
         ...
 
@@ -86,6 +89,17 @@ def dealt_evenly(count: int, size: int) -> list[slice]:
     each, more = divmod(count, size)
     starts = [rank * each + min(rank, more) for rank in range(size + 1)]
     return [slice(start, stop) for start, stop in pairwise(starts)]
+
+
+def dealt(count: Count, size: int) -> list[slice]:
+    """Which rows each process has.
+
+    >>> dealt([2, 0, 1], 3)
+    [slice(0, 2, None), slice(2, 2, None), slice(2, 3, None)]
+    """
+    if isinstance(count, int):
+        return dealt_evenly(count, size)
+    return [slice(start, stop) for start, stop in pairwise(accumulate(count, initial=0))]
 
 
 def own_workers(processes: Processes, workers: int) -> slice:
@@ -150,10 +164,10 @@ class OneProcess:
     def note(self, reason: str) -> None:
         """There are no others."""
 
-    def collect(self, rows: Shaped[Tensor, "_ n"], count: int) -> Shaped[Tensor, "m n"]:
+    def collect(self, rows: Shaped[Tensor, "_ n"], count: Count) -> Shaped[Tensor, "m n"]:
         """They are all here."""
         return rows
 
-    def deal(self, rows: Shaped[Tensor, "_ n"], count: int) -> Shaped[Tensor, "_ n"]:
+    def deal(self, rows: Shaped[Tensor, "_ n"], count: Count) -> Shaped[Tensor, "_ n"]:
         """They all stay."""
         return rows

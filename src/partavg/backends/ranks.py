@@ -14,7 +14,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from partavg.backends.client_bank import ClientBank
-from partavg.backends.processes import Value, check_same, dealt_evenly
+from partavg.backends.processes import Count, Value, check_same, dealt, dealt_evenly
 from partavg.backends.rank_failure import RollCall
 from partavg.core.participation import Swap
 from partavg.core.reduce import Arriving
@@ -136,36 +136,38 @@ class Ranks:
         """Tell the others why this rank leaves: it is in the sentence that says it is lost."""
         self.roll.note(reason)
 
-    def collect(self, rows: Shaped[Tensor, "_ n"], count: int) -> Shaped[Tensor, "m n"]:
+    def collect(self, rows: Shaped[Tensor, "_ n"], count: Count) -> Shaped[Tensor, "m n"]:
         """All rows in the memory of rank 0's CPU, a rank at a time."""
-        if not rows.numel():
-            return rows.new_empty(count, *rows.shape[1:], device="cpu")
+        shares = dealt(count, self.size)
+        if not rows.shape[1:].numel():
+            return rows.new_empty(shares[-1].stop, *rows.shape[1:], device="cpu")
         own = rows.to("cpu").contiguous()
         with self.waiting():
             if self.rank:
-                distributed.send(own, 0)
+                if len(own):
+                    distributed.send(own, 0)
                 return own
-            every = own.new_empty(count, *own.shape[1:])
-            for rank, held in enumerate(dealt_evenly(count, self.size)):
-                if rank == 0:
-                    every[held] = own
-                else:
+            every = own.new_empty(shares[-1].stop, *own.shape[1:])
+            every[shares[0]] = own
+            for rank, held in enumerate(shares[1:], 1):
+                if held.start < held.stop:
                     distributed.recv(every[held], rank)
         return every
 
-    def deal(self, rows: Shaped[Tensor, "_ n"], count: int) -> Shaped[Tensor, "_ n"]:
+    def deal(self, rows: Shaped[Tensor, "_ n"], count: Count) -> Shaped[Tensor, "_ n"]:
         """Back to each rank what `collect` took; others than rank 0 bring rows of that kind."""
-        dealt = dealt_evenly(count, self.size)
-        own = dealt[self.rank]
-        if not rows.shape[1:].numel():
+        shares = dealt(count, self.size)
+        own = shares[self.rank]
+        if (own.start == own.stop and self.rank) or not rows.shape[1:].numel():
             return rows.new_empty(own.stop - own.start, *rows.shape[1:])
         with self.waiting():
             if self.rank:
                 mine = rows.new_empty(own.stop - own.start, *rows.shape[1:])
                 distributed.recv(mine, 0)
                 return mine
-            for rank, held in enumerate(dealt[1:], 1):
-                distributed.send(rows[held].to("cpu").contiguous(), rank)
+            for rank, held in enumerate(shares[1:], 1):
+                if held.start < held.stop:
+                    distributed.send(rows[held].to("cpu").contiguous(), rank)
         return rows[own]
 
     def _agree(self, value: Value, error: str = "") -> list[Value]:

@@ -10,23 +10,24 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partavg.core.arguments import check_choice, check_whole
-from partavg.core.rolling import block, order_of, rolled
+from partavg.core.bank import Bank, arrived
+from partavg.core.rolling import block, first_of, rolled
 
 Redistribution = Literal["permute", "average", "listen", "none", "released"]
 
-Swap = Callable[[Tensor, Tensor, Tensor, Tensor], None]
-"""(rows here, rows kept here, the leaving and the coming client of every slot): keep and bring."""
+Swap = Callable[[Tensor, Bank, Tensor, Tensor], None]
+"""(rows here, the bank here, the leaving and the coming client of every slot): keep and bring."""
 
 
 def swap_(
     rows: Shaped[Tensor, "m _"],
-    kept: Shaped[Tensor, "n _"],
+    kept: Bank,
     leaving: Int[Tensor, "m"],
     coming: Int[Tensor, "m"],
 ) -> None:
     """The Swap of a process that holds all rows and keeps all that clients keep."""
-    kept[leaving] = rows.to(kept.device)
-    rows.copy_(kept[coming])
+    kept.put_(leaving, rows)
+    rows.copy_(arrived(kept.take(coming), rows.device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,7 @@ class Participation:
             return np.arange(self.clients)
         if self._turns > 1:
             return rolled(self.seed, self.clients, self.active, self._turns, number)
-        return order_of(self.seed, self.clients, number)[: self.active]
+        return first_of(self.seed, self.clients, self.active, number)
 
     def changing(self, step: int) -> slice:
         """The slots that change hands before a step: none, all, or those whose turn it is."""

@@ -11,11 +11,21 @@ Drawn = NDArray[np.int64]
 
 
 @lru_cache(maxsize=64)
-def order_of(seed: int, clients: int, number: int) -> Drawn:
+def first_of(seed: int, clients: int, active: int, number: int) -> Drawn:
+    """The clients that a draw takes."""
+    return _kept(_order_of(seed, clients, number)[:active])
+
+
+def _order_of(seed: int, clients: int, number: int) -> Drawn:
     """All clients in the order in which a draw takes them."""
-    order = np.random.default_rng(fold(seed, "participation", number)).permutation(clients)
-    order.flags.writeable = False
-    return order
+    return np.random.default_rng(fold(seed, "participation", number)).permutation(clients)
+
+
+def _kept(some: Drawn) -> Drawn:
+    """A copy that does not change, and does not hold on to all clients."""
+    some = some.copy()
+    some.flags.writeable = False
+    return some
 
 
 def block(active: int, turns: int, number: int) -> slice:
@@ -32,7 +42,7 @@ def rolled(seed: int, clients: int, active: int, turns: int, number: int) -> Dra
     before it, which are gone through once: a later draw goes on from the one asked for last.
     """
     walk = _walk(seed, clients, active, turns)
-    return walk.to(number)[:active]
+    return _kept(walk.to(number)[:active])
 
 
 class _Walk:
@@ -40,7 +50,7 @@ class _Walk:
 
     def __init__(self, seed: int, clients: int, active: int, turns: int) -> None:
         self._seed, self._active, self._turns = seed, active, turns
-        self._first = self._last = 0, order_of(seed, clients, 0)
+        self._first = self._last = 0, _order_of(seed, clients, 0)
 
     def to(self, number: int) -> Drawn:
         """All clients after so many draws; it can be asked from several threads."""
@@ -48,7 +58,6 @@ class _Walk:
         order = order.copy()
         for each in range(done + 1, number + 1):
             self._draw_(order, each)
-        order.flags.writeable = False
         self._last = number, order
         return order
 

@@ -139,7 +139,7 @@ def freeze_(workers: Workers, now: Plan, follows: Plan, reduce: Reduce = alone) 
     for start, stop in follows.frozen:
         workers.buffers[:, start:stop] = row[start:stop]
         if "buffers" in workers.bank:
-            workers.bank["buffers"][:, start:stop] = row[start:stop].to(workers.bank["buffers"])
+            workers.bank["buffers"].fill_(slice(start, stop), row[start:stop])
     _count_(workers, sum(stop - start for start, stop in without(follows.frozen, known)))
 
 

@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from partavg.core.abilities import StepWeight
+from partavg.core.bank import Bank
 from partavg.core.layout import Layout
 from partavg.core.local_columns import NOTHING_LOCAL, LocalColumns, joined, put_back_
 from partavg.core.participation import Swap
@@ -37,7 +38,7 @@ class Workers:
     bytes: int = 0
     """Sent by one worker so far; as much comes back."""
     messages: int = 0
-    bank: State = field(default_factory=dict)
+    bank: dict[str, Bank] = field(default_factory=dict)
     """What clients that are not active keep for themselves, a row each of those kept here."""
     pending: dict[int, dict[str, Any]] = field(default_factory=dict)
     """Parts whose average is on its way, see `Plan.delay`."""
@@ -138,7 +139,7 @@ class Workers:
         whole = dict(self._rows())
         some = {f"local.{name}": joined(rows[:1], local.of(name)) for name, rows in whole.items()}
         first = {**whole, **some}
-        self.bank = {name: first[name][:1].to(device).repeat(clients, 1) for name in names}
+        self.bank = {name: Bank(first[name][:1].to(device, copy=True), clients) for name in names}
 
     def swap_(
         self,
@@ -150,19 +151,19 @@ class Workers:
         """Put what leaving clients keep into the bank, take out what the coming ones kept."""
         for name, rows in self._rows():
             if name in self.bank:
-                kept = self.bank[name]
-                swap(rows, kept, leaving.to(kept.device), coming.to(kept.device))
+                swap(rows, self.bank[name], leaving, coming)
             if f"local.{name}" in self.bank:
-                kept, spans = self.bank[f"local.{name}"], local.of(name)
+                spans = local.of(name)
                 own = joined(rows, spans)
-                swap(own, kept, leaving.to(kept.device), coming.to(kept.device))
+                swap(own, self.bank[f"local.{name}"], leaving, coming)
                 put_back_(rows, spans, own)
 
     def state(self) -> dict[str, Any]:
         """All of it, to save; what is on its way is waited for."""
         for message in self.pending.values():
             message["total"] = _arrived_or_not(message)
-        return {name: getattr(self, name) for name in Workers.__slots__ if name != "layout"}
+        rest = {name: getattr(self, name) for name in Workers.__slots__ if name != "layout"}
+        return {**rest, "bank": {name: kept.state() for name, kept in self.bank.items()}}
 
     def load_(self, saved: dict[str, Any]) -> None:
         """Take back what `state` gave, on any device; memory that fits is used again."""
@@ -172,6 +173,9 @@ class Workers:
             setattr(self, name, self._loaded(getattr(self, name), value))
 
     def _loaded(self, own: Any, saved: Any) -> Any:
+        if isinstance(own, Bank):
+            own.load_(saved)
+            return own
         if isinstance(saved, Tensor):
             if isinstance(own, Tensor) and own.shape == saved.shape:
                 return own.copy_(saved)

@@ -28,12 +28,12 @@ class Batches:
             raise ValueError(f"worker {empty[0]} owns no samples: give every worker at least one")
         self._split = [samples.cpu().numpy() for samples in split]
         self._batch = batch
-        workers = range(len(split))
-        self._shuffles = np.array([fold(seed, "batches", i) for i in workers], np.uint64)
-        self._keys = np.array([fold(seed, "keys", i) for i in workers], np.uint64)
+        self._seed = seed
+        self._shuffles, self._keys = np.zeros((2, len(split)), np.uint64)  # of those seen so far
         self._block = -1
-        self._prepared = np.empty((len(split), _BLOCK, batch), np.int64)
-        self._ready = np.zeros(len(split), bool)
+        self._prepared = np.empty((0, _BLOCK, batch), np.int64)
+        self._place, self._count = np.full(len(split), -1), 0
+        """Where in `prepared` the workers seen in this block are, and how many these are."""
 
     def __call__(
         self, step: int, workers: NDArray[np.int64] | None = None
@@ -44,13 +44,28 @@ class Batches:
         block, offset = divmod(step - 1, _BLOCK)
         if block != self._block:
             self._block = block
-            self._ready[:] = False
-        for worker in workers[~self._ready[workers]].tolist():
-            self._prepared[worker] = self._stream(worker, block)
-            self._ready[worker] = True
+            self._place[:], self._count = -1, 0
+        new = workers[self._place[workers] < 0]
+        if len(new):
+            self._prepare(new, block)
         keys = bits(self._keys[workers], np.array([step - 1], np.uint64)) >> np.uint64(1)
-        indices = self._prepared[workers, offset]
+        indices = self._prepared[self._place[workers], offset]
         return torch.from_numpy(indices), torch.from_numpy(keys.astype(np.int64))
+
+    def _prepare(self, workers: NDArray[np.int64], block: int) -> None:
+        """Make room for the streams of workers that are new in a block, and fill it."""
+        for worker in workers.tolist():
+            self._shuffles[worker] = fold(self._seed, "batches", worker)
+            self._keys[worker] = fold(self._seed, "keys", worker)
+        first, self._count = self._count, self._count + len(workers)
+        if self._count > len(self._prepared):
+            more = np.empty(
+                (self._count - len(self._prepared), *self._prepared.shape[1:]), np.int64
+            )
+            self._prepared = np.concatenate([self._prepared, more])
+        self._place[workers] = np.arange(first, self._count)
+        for place, worker in enumerate(workers.tolist(), first):
+            self._prepared[place] = self._stream(worker, block)
 
     def _stream(self, worker: int, block: int) -> NDArray[np.int64]:
         """Indices [steps, batch] of a block: a piece of the worker's endless stream of passes."""

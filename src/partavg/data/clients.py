@@ -1,10 +1,11 @@
 """Splits by client: samples that belong to somebody stay together."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from partavg.core.seeds import fold
 from partavg.data.ids import client_ids
@@ -37,7 +38,7 @@ def by_client(
     if workers < len(names):
         names = np.random.default_rng(fold(seed, "split")).permutation(names)
     groups = np.array_split(names[:wanted] if each else names, workers)
-    split = [_owned(np.isin(known, group)) for group in groups]
+    split = _owned(known, groups)
     least = min(range(workers), key=lambda worker: len(split[worker]))
     if len(split[least]) < minimum:
         raise ValueError(
@@ -62,8 +63,16 @@ def writer(writers: Any, workers: int, seed: int, *, each: int = 0) -> Split:
             f"use fewer workers or writers"
         )
     groups = np.array_split(people[: workers * each] if each else people, workers)
-    return [_owned(np.isin(known, group)) for group in groups]
+    return _owned(known, groups)
 
 
-def _owned(mask: Any) -> Tensor:
-    return torch.from_numpy(np.flatnonzero(mask))
+def _owned(known: NDArray[Any], groups: Sequence[NDArray[Any]]) -> Split:
+    """The samples of each group of clients, in order; each client is in one group, or in none."""
+    names, client = np.unique(known, return_inverse=True)
+    group = np.full(len(names), len(groups))
+    for number, members in enumerate(groups):
+        group[np.searchsorted(names, members)] = number
+    owner = group[client.reshape(-1)]
+    ends = np.bincount(owner, minlength=len(groups) + 1).cumsum()[:-1]
+    parts = np.split(owner.argsort(kind="stable"), ends)[:-1]
+    return [torch.from_numpy(part.copy()) for part in parts]
