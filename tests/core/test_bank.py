@@ -54,7 +54,7 @@ def test_some_columns_can_be_made_the_same_for_all(draws: list[list[int]]) -> No
 
 def test_rows_of_clients_that_were_never_put_away_take_no_memory() -> None:
     bank = Bank(torch.zeros(1, 8), 100_000)
-    for clients in torch.arange(0, 90_000, 100).split(30):
+    for clients in torch.split(torch.arange(0, 90_000, 100), 30):
         bank.put_(clients, torch.ones(len(clients), 8))
     assert len(bank.known) == 900
     assert sum(map(len, bank._blocks)) <= 2 * 900
