@@ -1,19 +1,22 @@
-"""Speed of the fused engine on a GPU, beside a plain loop over workers and vmap + torch.compile.
+"""Speed of the fused engine on a GPU, beside a plain loop over workers and the best we know of.
 
     python benchmarks/gpu.py [--out FOLDER] [--skip-compile] [--only WORDS]
 
 Times are medians after a warm-up, all of one run. Ours is the whole iteration: batches gathered
 and augmented, losses, gradients, momentum, a part of the model averaged; one after another as in
 training, and (`waiting_ms`) with the host waiting for the GPU after each. The loop, one nn.Module
-and one torch.optim.SGD per worker, and vmap, with momentum on stacked parameters in bf16, get their
-batches ready made and average nothing. Language models are in gpu_texts.py.
+and one torch.optim.SGD per worker, and the rivals of rivals.py (vmap and grouped convolutions, both
+compiled, and JAX where it is installed, all in bf16) get their batches ready made and average
+nothing. Language models are in gpu_texts.py.
 """
 
 import argparse
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from statistics import median, quantiles
@@ -21,7 +24,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 from torch.nn import functional as F
 
 import engines
@@ -33,6 +35,8 @@ from partavg.core.solver import Sync
 from partavg.core.views import Slices
 from partavg.data.images import Images
 from partavg.models import MODELS
+from rivals import by_groups, by_vmap
+from rivals_jax import by_jax
 
 GPU = torch.device("cuda", 0)
 FORWARD_GFLOP = {"wrn16_8": 3.10, "wrn28_10": 10.5}  # of one 32 x 32 image, convolutions only
@@ -109,33 +113,21 @@ def plain_loop(name: str, shape: tuple[int, ...], classes: int, workers: int, ba
     return engines.plain_loop(model, workers, x, y)
 
 
-def vmap_compiled(name: str, shape: tuple[int, ...], classes: int, workers: int, batch: int) -> Any:
-    """One iteration by torch.func.vmap in bf16, compiled as a whole."""
+def rivals(
+    name: str, shape: tuple[int, ...], classes: int, workers: int, batch: int
+) -> Iterator[tuple[str, Callable[[], object]]]:
+    """One iteration by each of the strongest other ways we know, in bf16; JAX's if it is there."""
     x, y = ready(shape, classes, workers, batch)
-    models = [MODELS[name](shape, classes).to(GPU) for _ in range(workers)]
-    for model in models:
-        for norm in model.modules():
-            if isinstance(norm, nn.BatchNorm2d):
-                norm.track_running_stats = False
-                norm.running_mean = norm.running_var = norm.num_batches_tracked = None
-    params, buffers = stack_module_state(models)
-    params = {k: p.detach() for k, p in params.items()}
-    velocity = {k: torch.zeros_like(p) for k, p in params.items()}
-    base = models[0]
 
-    def loss(params: Any, buffers: Any, x: Tensor, y: Tensor) -> Tensor:
-        with torch.autocast("cuda", torch.bfloat16):
-            return F.cross_entropy(functional_call(base, (params, buffers), (x,)), y)
+    def models() -> list[nn.Module]:
+        return [MODELS[name](shape, classes).to(GPU) for _ in range(workers)]
 
-    compiled = torch.compile(vmap(grad_and_value(loss)))
-
-    def iterate() -> None:
-        grads, _ = compiled(params, buffers, x, y)
-        torch._foreach_mul_(list(velocity.values()), 0.9)
-        torch._foreach_add_(list(velocity.values()), [grads[k] for k in velocity])
-        torch._foreach_add_(list(params.values()), list(velocity.values()), alpha=-0.01)
-
-    return iterate
+    yield "vmap + torch.compile", by_vmap(models(), x, y, torch.bfloat16)
+    yield "grouped convolutions, compiled", by_groups(models(), x, y, torch.bfloat16)
+    if find_spec("jax"):
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the GPU is shared
+        iterate = by_jax(models(), x, y, "bfloat16")
+        yield "JAX, jit and vmap", lambda: iterate().block_until_ready()
 
 
 def averaging(layout: partavg.Layout, partition: partavg.Partition, workers: int) -> dict[str, Any]:
@@ -218,9 +210,12 @@ def measure(
     found |= {"loop_ms": median(loop), "over_loop": median(loop) / found["ms"]}
     torch.cuda.empty_cache()
     if compiled and name == "resnet20":
-        by_vmap = timed(vmap_compiled(name, shape, classes, workers, batch), 10, 3)
-        found |= {"vmap_ms": median(by_vmap), "over_vmap": median(by_vmap) / found["ms"]}
-        torch.cuda.empty_cache()
+        times_of: dict[str, float] = {}
+        for title, iterate in rivals(name, shape, classes, workers, batch):
+            times_of[title] = median(timed(iterate, 10, 3))
+            torch.cuda.empty_cache()
+        best = min(times_of.values())
+        found |= {"rivals_ms": times_of, "over_best_rival": best / found["ms"]}
     return found
 
 
@@ -239,7 +234,9 @@ def main() -> None:
     """Run all rows; print them and write them to gpu.json."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path())
-    parser.add_argument("--skip-compile", action="store_true", help="leave out vmap + compile")
+    parser.add_argument(
+        "--skip-compile", action="store_true", help="leave out the rivals but the loop"
+    )
     parser.add_argument("--only", default="", help="rows with one of these words")
     arguments = parser.parse_args()
     words = arguments.only.split(",")
