@@ -314,7 +314,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "never, released": ({"participation": replace(DRAWN, every=0)}, "use 4, as averaging.interva"),
     "samples": ({"weights": "samples"}, "averaging.weights = 'samples', which tells of clients"),
     "listed": ({"weights": [1.0] * CLIENTS}, "averaging.weights = list"),
-    "recompute": ({"buffers": "recompute"}, "'recompute', which measures statistics on all clients'"),
+    "recompute": ({"buffers": "recompute"}, "'recompute', which measures statistics on all"),
     "delay": ({"delay": 1}, "averaging.delay = 1: leave that out"),
     "mix": ({"mix": 0.5}, "averaging.mix = 0.5, which hands over"),
     "wire": ({"wire": "int4"}, "averaging.wire = 'int4', which rounds"),
