@@ -23,6 +23,8 @@ from statistics import median, quantiles
 from typing import Any
 
 import torch
+from rivals import by_groups, by_vmap
+from rivals_jax import by_jax
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -35,8 +37,6 @@ from partavg.core.solver import Sync
 from partavg.core.views import Slices
 from partavg.data.images import Images
 from partavg.models import MODELS
-from rivals import by_groups, by_vmap
-from rivals_jax import by_jax
 
 GPU = torch.device("cuda", 0)
 FORWARD_GFLOP = {"wrn16_8": 3.10, "wrn28_10": 10.5}  # of one 32 x 32 image, convolutions only
