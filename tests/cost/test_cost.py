@@ -168,6 +168,7 @@ def test_gloo_as_measured(size: float, latency: float, measured: float) -> None:
 
 SHAPES = {
     "cnn": ((1, 28, 28), 62),
+    "dropout_cnn": ((3, 32, 32), 10),
     "gpt": ((256,), 256),
     "logistic": ((1, 28, 28), 10),
     "lstm": ((200,), 2),

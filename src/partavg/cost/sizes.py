@@ -3,6 +3,7 @@
 PARAMETERS: dict[str, int] = {
     # ours, for the data that the paper trains them on; gpt for bytes
     "cnn": 6_603_710,
+    "dropout_cnn": 1_626_442,
     "gpt": 1_033_488,
     "logistic": 7_850,
     "lstm": 3_613_698,

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from torch import nn
 
 from partavg.models.cnn import cnn
+from partavg.models.dropout_cnn import dropout_cnn
 from partavg.models.gpt import gpt
 from partavg.models.lstm import lstm
 from partavg.models.mlp import logistic, mlp
@@ -16,6 +17,7 @@ from partavg.registry import Names
 __all__ = [
     "MODELS",
     "cnn",
+    "dropout_cnn",
     "gpt",
     "logistic",
     "lstm",
@@ -30,6 +32,7 @@ MODELS: Names[Callable[..., nn.Module]] = Names(
     "model",
     {
         "cnn": cnn,
+        "dropout_cnn": dropout_cnn,
         "gpt": gpt,
         "logistic": logistic,
         "lstm": lstm,
