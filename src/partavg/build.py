@@ -13,20 +13,11 @@ from torch import Tensor, nn
 from partavg.attacks.attack import Attack
 from partavg.backends.attacked import Attacked
 from partavg.backends.checks import device_of
-from partavg.backends.combinations import (
-    check_aggregate,
-    check_attack,
-    check_freezing,
-    check_fresh,
-    check_listening,
-    check_needs,
-    check_recut,
-    check_wire,
-)
+from partavg.backends.combinations import check_freezing, check_request
 from partavg.backends.cutting import cut_of
 from partavg.backends.planner import what_is_shared
-from partavg.backends.private import check_private
 from partavg.backends.processes import Processes
+from partavg.backends.request import Request
 from partavg.backends.simulate import Augment, Simulation
 from partavg.combinations import check_images, check_shown, check_words, has_images
 from partavg.config import Config, Metrics, create
@@ -173,8 +164,6 @@ def adapt(config: Config, data: Dataset) -> Adapt | None:
     """How the schedule changes; None where it does not."""
     decays = getattr(rate(config, data), "at", ())
     policy: Adapt | None = create("adapt", config.adapt, decays, _lengths(config, data)["steps"])
-    called = f"adapt.name = {config.adapt.name!r}"
-    check_recut(policy, config.averaging.partition, put_away=_puts_away(config), called=called)
     return policy
 
 
@@ -182,14 +171,6 @@ def solver(config: Config) -> Solver:
     """The local solver, if it goes with the other settings."""
     made: Solver = create("solver", config.solver)
     check_abilities(made)
-    check_needs(
-        made,
-        put_away=_puts_away(config),
-        uneven=pace(config) is not None,
-        delay=config.averaging.delay,
-        mix=config.averaging.mix,
-        called=f"solver.name = {config.solver.name!r}",
-    )
     return made
 
 
@@ -211,11 +192,6 @@ def loss(config: Config) -> Loss:
     """What training makes small."""
     made: Loss = create("loss", config.loss)
     return made
-
-
-def _puts_away(config: Config) -> bool:
-    who = participation(config)
-    return who is not None and who.puts_away
 
 
 def split(config: Config, data: Dataset) -> Split:
@@ -313,6 +289,29 @@ def transform(config: Config, data: Dataset) -> Augment | None:
     )
 
 
+def request(config: Config, policy: Adapt | None = None) -> Request:
+    """What is asked of a run, with the policy that changes its schedule."""
+    averaging = config.averaging
+    return Request(
+        clients=config.training.workers,
+        schedule=schedule(config),
+        solver=solver(config),
+        participation=participation(config),
+        partition=averaging.partition,
+        weights=averaging.weights,
+        buffers=averaging.buffers,
+        delay=averaging.delay,
+        mix=averaging.mix,
+        wire=averaging.wire,
+        uneven=pace(config) is not None,
+        adapt=policy,
+        aggregate=aggregate(config),
+        attack=attack(config),
+        privacy=privacy(config),
+        called=f"solver.name = {config.solver.name!r}",
+    )
+
+
 def check(config: Config, full: Dataset) -> None:
     """Raise a ValueError for whatever would stop a run of this config from starting."""
     training, averaging = config.training, config.averaging
@@ -325,47 +324,13 @@ def check(config: Config, full: Dataset) -> None:
     pace(config)
     solver(config)
     policy = adapt(config, full)
-    check_fresh(averaging.partition, solver(config), schedule(config), averaging.delay, policy)
-    check_aggregate(aggregate(config), solver(config))
-    check_attack(attack(config), solver(config))
-    attacked = Attacked(
+    check_request(request(config, policy))
+    Attacked(
         attack(config),
         participation(config),
         clients=training.workers,
         seed=training.seed,
         samples=data.train,
-    )
-    combined = attacked.aggregate(aggregate(config))
-    check_wire(averaging.wire, averaging.partition, combined, put_away=_puts_away(config))
-    check_listening(
-        participation(config),
-        schedule(config),
-        solver(config),
-        partition=averaging.partition,
-        buffers=averaging.buffers,
-        delay=averaging.delay,
-        mix=averaging.mix,
-        wire=averaging.wire,
-        adapt=policy,
-        aggregate=combined,
-        called=f"solver.name = {config.solver.name!r}",
-    )
-    check_private(
-        privacy(config),
-        training.workers,
-        participation(config),
-        schedule(config),
-        solver(config),
-        partition=averaging.partition,
-        weights=averaging.weights,
-        buffers=averaging.buffers,
-        delay=averaging.delay,
-        mix=averaging.mix,
-        wire=averaging.wire,
-        adapt=policy,
-        aggregate=aggregate(config),
-        attack=attack(config),
-        called=f"solver.name = {config.solver.name!r}",
     )
     if policy:
         policy.first(schedule(config))

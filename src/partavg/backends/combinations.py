@@ -6,6 +6,8 @@ from typing import Any
 
 from partavg.attacks.attack import Attack
 from partavg.backends.cutting import Cut, draws_columns
+from partavg.backends.private import check_private
+from partavg.backends.request import Request
 from partavg.core.abilities import abilities, described, name_of
 from partavg.core.adapt import Adapt
 from partavg.core.aggregate import Aggregate, weighted_sum
@@ -23,6 +25,26 @@ from partavg.core.trial import (
 from partavg.core.wire_formats import WIRE_FORMATS
 from partavg.registry import mismatch
 from partavg.sentences import shown
+
+
+def check_request(request: Request) -> None:
+    """Raise a ValueError for whatever can be told before a model is there."""
+    solver, put_away = request.solver, request.puts_away
+    check_needs(
+        solver,
+        put_away=put_away,
+        uneven=request.uneven,
+        delay=request.delay,
+        mix=request.mix,
+        called=request.called,
+    )
+    check_fresh(request.partition, solver, request.schedule, request.delay, request.adapt)
+    check_aggregate(request.aggregate, solver)
+    check_attack(request.attack, solver)
+    check_wire(request.wire, request.partition, collects=request.collects, put_away=put_away)
+    check_listening(request)
+    check_private(request)
+    check_recut(request.adapt, request.partition, put_away=put_away)
 
 
 def check_needs(
@@ -87,39 +109,27 @@ def check_fresh(
         )
 
 
-def check_listening(
-    participation: Participation | None,
-    schedule: Schedule,
-    solver: Solver,
-    *,
-    partition: Cut,
-    buffers: str = "part",
-    delay: int = 0,
-    mix: float | None = None,
-    wire: str = "full",
-    adapt: Adapt | None = None,
-    aggregate: Aggregate = weighted_sum,
-    called: str = "",
-) -> None:
+def check_listening(request: Request) -> None:
     """Raise a ValueError for what does not go with averages that those who leave do not get."""
-    if participation is None:
+    who, schedule = request.participation, request.schedule
+    if who is None:
         return
-    in_cycles(participation, schedule)
-    if participation.rolling and (adapt is not None or schedule.multiples):
+    in_cycles(who, schedule)
+    if who.rolling and (request.adapt is not None or schedule.multiples):
         raise ValueError(
             "participation.rolling = true does not go with an interval that adapts, nor with a "
             "schedule with multiples: its draws come after cycles; leave one of them out"
         )
-    if participation.redistribution != "listen" or not participation.moves:
+    if who.redistribution != "listen" or not who.moves:
         return
     others = {
-        f"averaging.delay = {delay}": delay > 0,
-        f"averaging.mix = {mix}": mix is not None,
-        f"averaging.buffers = {buffers!r}": buffers == "frozen",
-        f"averaging.wire = {wire!r}": WIRE_FORMATS[wire].codec is not None,
-        f"averaging.partition = {partition!r}": draws_columns(partition),
-        "an interval that adapts": adapt is not None,
-        "an aggregate other than the mean, or an attack": aggregate is not weighted_sum,
+        f"averaging.delay = {request.delay}": request.delay > 0,
+        f"averaging.mix = {request.mix}": request.mix is not None,
+        f"averaging.buffers = {request.buffers!r}": request.buffers == "frozen",
+        f"averaging.wire = {request.wire!r}": WIRE_FORMATS[request.wire].codec is not None,
+        f"averaging.partition = {request.partition!r}": draws_columns(request.partition),
+        "an interval that adapts": request.adapt is not None,
+        "an aggregate other than the mean, or an attack": request.collects,
         "a schedule with multiples": bool(schedule.multiples),
     }
     for name, given in others.items():
@@ -128,11 +138,11 @@ def check_listening(
                 f"participation.redistribution = 'listen' does not go with {name}: leave that out, "
                 f"or use permute or average"
             )
-    if abilities(solver).keeps_apart or not knows_without_average(solver):
+    if abilities(request.solver).keeps_apart or not knows_without_average(request.solver):
         raise ValueError(
-            f"{called or f'solver {name_of(solver)}'} remembers averages for each worker, which "
-            f"those who leave do not get with participation.redistribution = 'listen': use permute "
-            f"or average, or another solver, like sgd with local momentum"
+            f"{request.solver_name} remembers averages for each worker, which those who leave do "
+            f"not get with participation.redistribution = 'listen': use permute or average, or "
+            f"another solver, like sgd with local momentum"
         )
 
 
@@ -142,11 +152,7 @@ def in_cycles(participation: Participation | None, schedule: Schedule) -> Partic
 
 
 def check_wire(
-    wire: str,
-    partition: Cut,
-    aggregate: Aggregate = weighted_sum,
-    *,
-    put_away: bool = False,
+    wire: str, partition: Cut, *, collects: bool = False, put_away: bool = False
 ) -> None:
     """Raise a ValueError for no wire format, or one that could not send later what it lost."""
     check_choice("wire", wire, list(WIRE_FORMATS))
@@ -157,7 +163,7 @@ def check_wire(
             f"wire {wire!r} adds to a part's next message what rounding lost of this one, and "
             f"fresh columns are others every time: use full, or another partition"
         )
-    if aggregate is not weighted_sum:
+    if collects:
         raise ValueError(
             f"wire {wire!r} does not go with an aggregate other than the mean, or an attack, which "
             f"must see whole messages of all workers: leave one of them out"
@@ -197,13 +203,12 @@ def check_recut(
     partition: Cut,
     *,
     put_away: bool = False,
-    called: str = "a schedule that adapts",
 ) -> None:
     """Raise a ValueError if a partition, or models put away, could not follow a new schedule."""
     if adapt and put_away:
         raise ValueError(
-            f"{called} cuts models anew, but with participation.redistribution = 'none' some are "
-            f"put away: use permute or average"
+            "a schedule that adapts cuts models anew, but with participation.redistribution = "
+            "'none' some are put away: use permute or average"
         )
     if adapt and not isinstance(partition, str):
         raise ValueError(

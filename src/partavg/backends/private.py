@@ -1,13 +1,11 @@
 """Private simulations: what would break the promise is refused, one sentence for each."""
 
 from collections.abc import Sequence
-from typing import Any
 
-from partavg.attacks.attack import Attack
-from partavg.backends.cutting import Cut, draws_columns
+from partavg.backends.cutting import draws_columns
+from partavg.backends.request import Request
 from partavg.core.abilities import abilities, name_of
-from partavg.core.adapt import Adapt
-from partavg.core.aggregate import Aggregate, weighted_sum
+from partavg.core.aggregate import weighted_sum
 from partavg.core.participation import Participation
 from partavg.core.partition import Span
 from partavg.core.poisson import Poisson
@@ -23,27 +21,11 @@ from partavg.sentences import shown
 _WORDS = "participation.redistribution"
 
 
-def check_private(
-    privacy: Any,
-    clients: int,
-    participation: Participation | None,
-    schedule: Schedule,
-    solver: Solver,
-    *,
-    partition: Cut,
-    weights: Any = "uniform",
-    buffers: str = "part",
-    delay: int = 0,
-    mix: float | None = None,
-    wire: str = "full",
-    adapt: Adapt | None = None,
-    aggregate: Aggregate = weighted_sum,
-    attack: Attack | None = None,
-    called: str = "",
-) -> None:
+def check_private(request: Request) -> None:
     """Raise a ValueError for what a private run cannot have, or what only a private one can."""
+    privacy, who, schedule = request.privacy, request.participation, request.schedule
     if privacy is None:
-        if participation and participation.redistribution == "released":
+        if who and who.redistribution == "released":
             raise ValueError(
                 f"{_WORDS} = 'released' is for private runs: give privacy, or use average or listen"
             )
@@ -52,32 +34,37 @@ def check_private(
         raise ValueError(f"privacy {shown(privacy)} is none: give partavg.Privacy(clip=…, noise=…)")
     if privacy.noise:
         check_installed()
-    _check_delta(privacy, clients)
-    _check_participation(participation, schedule)
+    _check_delta(privacy, request.clients)
+    _check_participation(who, schedule)
+    weights = request.weights
     others = {
         f"averaging.weights = {shown(weights)}, which tells of clients' samples or favors some": (
             not isinstance(weights, str) or weights != "uniform"
         ),
         "averaging.buffers = 'recompute', which measures statistics on all clients' samples": (
-            buffers == "recompute"
+            request.buffers == "recompute"
         ),
-        f"averaging.delay = {delay}": delay > 0,
-        f"averaging.mix = {mix}, which hands over models that were not clipped": mix is not None,
-        f"averaging.wire = {wire!r}, which rounds what was clipped": wire != "full",
+        f"averaging.delay = {request.delay}": request.delay > 0,
+        f"averaging.mix = {request.mix}, which hands over models that were not clipped": (
+            request.mix is not None
+        ),
+        f"averaging.wire = {request.wire!r}, which rounds what was clipped": (
+            request.wire != "full"
+        ),
         "averaging.partition = 'fresh', whose columns are not averaged once in a cycle": (
-            draws_columns(partition)
+            draws_columns(request.partition)
         ),
-        "an interval that adapts to what clients do": adapt is not None,
+        "an interval that adapts to what clients do": request.adapt is not None,
         "a schedule with multiples or a start, whose cycles differ": (
             bool(schedule.multiples) or schedule.start > 0
         ),
-        "an aggregate other than its own sum": aggregate is not weighted_sum,
-        "an attack, whose lies would not be clipped": attack is not None,
+        "an aggregate other than its own sum": request.aggregate is not weighted_sum,
+        "an attack, whose lies would not be clipped": request.attack is not None,
     }
     for name, given in others.items():
         if given:
             raise ValueError(f"privacy does not go with {name}: leave that out")
-    check_private_solver(solver, participation, called)
+    check_private_solver(request.solver, who, request.called)
 
 
 def check_private_solver(

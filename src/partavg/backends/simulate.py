@@ -26,17 +26,7 @@ from partavg.backends.checks import (
 )
 from partavg.backends.client_models import own_columns, own_tensors
 from partavg.backends.client_weights import Weights, check_drawn_weights, client_weights
-from partavg.backends.combinations import (
-    check_aggregate,
-    check_attack,
-    check_freezing,
-    check_fresh,
-    check_listening,
-    check_needs,
-    check_recut,
-    check_wire,
-    in_cycles,
-)
+from partavg.backends.combinations import check_freezing, check_request, in_cycles
 from partavg.backends.current_plan import CurrentPlan
 from partavg.backends.cutting import Cut
 from partavg.backends.description import Sections, check_state, given_settings, made_settings
@@ -44,7 +34,6 @@ from partavg.backends.evaluating import Judge
 from partavg.backends.planner import Bank, Buffers, Planner, kept, what_is_shared
 from partavg.backends.private import (
     by_chance,
-    check_private,
     check_private_buffers,
     fraction_of,
     private_mean,
@@ -52,6 +41,7 @@ from partavg.backends.private import (
 )
 from partavg.backends.process_states import ProcessStates
 from partavg.backends.processes import OneProcess, Processes, dealt_evenly, own_workers
+from partavg.backends.request import Request
 from partavg.core import average
 from partavg.core.adapt import Adapt
 from partavg.core.aggregate import Aggregate, weighted_sum
@@ -191,47 +181,30 @@ class Simulation:
         self._solver = SGD() if solver is None else solver
         check_solver(self._solver)
         check_abilities(self._solver)
-        put_away = participation is not None and participation.puts_away
-        uneven = pace is not None
-        check_needs(self._solver, put_away=put_away, uneven=uneven, delay=delay, mix=mix)
-        check_fresh(partition, self._solver, schedule, delay, adapt)
-        check_aggregate(aggregate, self._solver)
-        check_attack(attack, self._solver)
-        given_aggregate = aggregate
+        check_request(
+            Request(
+                clients=len(split),
+                schedule=schedule,
+                solver=self._solver,
+                participation=participation,
+                partition=partition,
+                weights=weights,
+                buffers=buffers,
+                delay=delay,
+                mix=mix,
+                wire=wire,
+                uneven=pace is not None,
+                adapt=adapt,
+                aggregate=aggregate,
+                attack=attack,
+                privacy=privacy,
+            )
+        )
         participation = in_cycles(participation, schedule)
         self._attacked = Attacked(
             attack, participation, clients=len(split), seed=seed, samples=known
         )
-        aggregate = self._attacked.aggregate(given_aggregate)
-        check_wire(wire, partition, aggregate, put_away=put_away)
-        check_listening(
-            participation,
-            schedule,
-            self._solver,
-            partition=partition,
-            buffers=buffers,
-            delay=delay,
-            mix=mix,
-            wire=wire,
-            adapt=adapt,
-            aggregate=aggregate,
-        )
-        check_private(
-            privacy,
-            len(split),
-            participation,
-            schedule,
-            self._solver,
-            partition=partition,
-            weights=weights,
-            buffers=buffers,
-            delay=delay,
-            mix=mix,
-            wire=wire,
-            adapt=adapt,
-            aggregate=given_aggregate,
-            attack=attack,
-        )
+        meets_lies = self._attacked.aggregate(aggregate)
         participation = by_chance(participation) if privacy else participation
         fraction = fraction_of(participation)
         self.spending = spending(privacy, fraction, schedule)
@@ -251,7 +224,6 @@ class Simulation:
             )
 
         check_delay(delay, schedule, buffers)
-        check_recut(adapt, partition, put_away=put_away)
         computed = accumulating(self._model.dtype)
         shares = client_weights(weights, split, max_weight).to(self._device, computed)
         check_drawn_weights(shares, participation)
@@ -273,7 +245,7 @@ class Simulation:
                 "buffers": buffers,
                 "delay": delay,
                 "local": local,
-                "aggregate": given_aggregate,
+                "aggregate": aggregate,
                 **({} if max_weight is None else {"max_weight": max_weight}),
                 **({} if freeze_at is None else {"freeze_at": freeze_at}),
                 **({"offsets": schedule.offsets} if schedule.offsets else {}),
@@ -298,7 +270,7 @@ class Simulation:
             seed,
             own_workers(self._processes, self.active),
             self._processes.swap(len(split), self.active),
-            aggregate,
+            meets_lies,
             self._model.counters,
             mix,
             wire,
@@ -333,7 +305,7 @@ class Simulation:
         self._states = ProcessStates(self._processes, self.active, len(split), common)
         own = self._current.plan.local
         moves = participation is not None and participation.moves
-        if own.params and moves and not put_away:
+        if own.params and moves and not participation is not None and participation.puts_away:
             self.workers.local_taken = self.workers.taken.clone()
         if participation and (moves or (self.local and self.active < len(split))):
             names = kept(participation, self._solver, self.workers, shared, own)
@@ -341,7 +313,7 @@ class Simulation:
             device = self._device if bank == "device" else torch.device("cpu")
             self.workers.keep(homes.stop - homes.start, names, device, own)
         self._current.prepare_(self.workers)
-        if aggregate is not weighted_sum or privacy:
+        if meets_lies is not weighted_sum or privacy:
             self.workers.remember_start_()
 
     @cached_property

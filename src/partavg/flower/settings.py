@@ -16,15 +16,10 @@ from torch import nn
 
 from partavg import build
 from partavg.backends.client_weights import check_cap, client_weights
-from partavg.backends.combinations import check_aggregate, check_listening
+from partavg.backends.combinations import check_request
 from partavg.backends.cutting import draws_columns
 from partavg.backends.planner import Planner, what_is_shared
-from partavg.backends.private import (
-    check_private,
-    check_private_buffers,
-    private_mean,
-    spending,
-)
+from partavg.backends.private import check_private_buffers, private_mean, spending
 from partavg.combinations import check_shown
 from partavg.config import Config, create
 from partavg.config_toml import dump_sections, parse, section
@@ -227,9 +222,7 @@ class Settings:
                 f"{rows.dtype}: use averaging.buffers = 'local', or train in float32"
             )
         solver = build.solver(self.config)
-        check_aggregate(aggregate, solver)
-        self._check_listening(aggregate)
-        self._check_privacy(aggregate)
+        self._check_request(aggregate)
         plan = planner(build.schedule(self.config))
         if private:
             check_private_buffers(plan.buffer_parts, rows.statistics, plan.local_buffers, who)
@@ -247,19 +240,11 @@ class Settings:
         who = build.participation(self.config)
         return who.active / who.clients if who else 1.0
 
-    def _check_privacy(self, aggregate: Aggregate) -> None:
-        promised, averaging = build.privacy(self.config), self.config.averaging
-        check_private(
-            promised,
-            self.config.training.workers,
-            build.participation(self.config),
-            build.schedule(self.config),
-            build.solver(self.config),
-            partition=averaging.partition,
-            weights=averaging.weights,
-            aggregate=aggregate,
-            called=f"solver.name = {self.config.solver.name!r}",
-        )
+    def _check_request(self, aggregate: Aggregate) -> None:
+        """Raise a ValueError for what does not go together, or not with what it promises."""
+        asked = replace(build.request(self.config), aggregate=aggregate)
+        check_request(asked)
+        promised, averaging = asked.privacy, self.config.averaging
         if promised:
             check_shown(self.config.metrics, averaging.local)
         if promised and self.flower.first is not None:
@@ -331,10 +316,9 @@ class Settings:
                 f"flower.first = {first:g} is not between flower.min_clients = {least} and the "
                 f"{self._active} clients that are active"
             )
-        self._check_privacy(build.aggregate(self.config))
+        self._check_request(build.aggregate(self.config))
         self._check_weights()
         self._check_participation()
-        check_aggregate(build.aggregate(self.config), build.solver(self.config))
         self.rate(1)
 
     def _check_weights(self) -> None:
@@ -346,16 +330,6 @@ class Settings:
                 f"clients only: use numbers above 0"
             )
 
-    def _check_listening(self, aggregate: Aggregate = weighted_sum) -> None:
-        check_listening(
-            build.participation(self.config),
-            build.schedule(self.config),
-            build.solver(self.config),
-            partition=self.config.averaging.partition,
-            aggregate=aggregate,
-            called=f"solver.name = {self.config.solver.name!r}",
-        )
-
     def _check_participation(self) -> None:
         who = build.participation(self.config)
         if not who or not who.moves:
@@ -366,7 +340,6 @@ class Settings:
                     f"{key} = {value} is not a multiple of the {self.local_steps} steps between "
                     f"two exchanges: clients can change only there"
                 )
-        self._check_listening(build.aggregate(self.config))
         made = build.solver(self.config)
         if who.redistribution == "average" and abilities(made).keeps_apart:
             raise ValueError(
