@@ -389,7 +389,8 @@ def test_rows_show_epsilon_and_nothing_that_was_not_released(tmp_path: Path) -> 
     made = simulation(privacy=Privacy(clip=0.5, noise=3.0), participation=DRAWN)
     rows = partavg.follow(made, 12, test=task(), out=tmp_path / "run", every=2).rows
     row = rows[-1]
-    assert row.keys() == {"step", "lr", "bytes", "messages", "accuracy", "test_loss", "epsilon"}
+    assert row.keys() == {"step", "lr", "bytes", "messages", "accuracy", "test_loss", "epsilon",
+                          "delta"}  # fmt: skip
     spent = [row["epsilon"] for row in rows]
     assert spent == sorted(spent)
     assert len(set(spent)) == 3, "one for each cycle"
@@ -397,7 +398,12 @@ def test_rows_show_epsilon_and_nothing_that_was_not_released(tmp_path: Path) -> 
     assert "train_loss" not in summary
     assert summary["epsilon"] == spent[-1] == made.spent()["epsilon"]
     page = write_page(tmp_path / "report.html", gather([tmp_path / "run"])).read_text()
-    assert "<th>ε" in page or ">ε<" in page
+    head, body = (page.partition(tag)[2] for tag in ("<thead>", "<tbody>"))
+    assert ">ε</th>" in head
+    assert ">at δ</th>" in head
+    assert "<td>1.0e-05</td>" in body
+    assert "at δ = 1e-05" in page.partition("<figcaption")[2], "the chart says it, too"
+    assert "private, changes clipped at 0.5, noise of 3 clips, δ = 1e-05" in page
 
 
 @needs_accountant

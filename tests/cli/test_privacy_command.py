@@ -1,6 +1,7 @@
 """`partavg privacy`, and private recipes on the command line."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -66,12 +67,14 @@ def test_a_private_recipe_ends_before_it_spends_too_much(tmp_path: Path) -> None
     code, text = said("run", recipe(tmp_path), "--out", str(out))
     assert code == 0
     assert "ended by max_epsilon" in text
+    assert re.search(r"ε \d\.\d+ at δ = 1\.0e-05", text), "never an ε alone"
     summary = json.loads((out / "summary.json").read_text())
     assert summary["stopped_by"] == "max_epsilon"
     assert summary["steps"] == summary["stopped_at"] < 40
     assert 2.5 < summary["epsilon"] <= 3.0
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert not any("loss" in row for row in rows)
+    assert all(row["delta"] == 1e-5 for row in rows if "epsilon" in row)
     page = (out / "report.html").read_text()
     assert "ended by max_epsilon" in page
     again = said("run", recipe(tmp_path), "--out", str(out), "--resume")

@@ -210,6 +210,7 @@ def test_clients_measure_what_was_released_and_nothing_of_their_own(tmp_path: Pa
     scored = [row for row in rows if row["stage"] == "evaluation"]
     assert [row["step"] for row in scored] == [4, 8, 12]
     assert all("clients_accuracy" in row and "epsilon" in row for row in scored)
+    assert all(row["delta"] == 1e-5 for row in rows if "epsilon" in row)
     assert not any({"clients", "away"} & row.keys() for row in scored)
     told = [reply.content["scores"] for _, _, reply in grid.log if "scores" in reply.content]
     assert len(told) == 3 * CLIENTS

@@ -231,7 +231,7 @@ class FederatedRun:
             "received": {str(client): member.received for client, member in members.items()},
         }
         if self._ledger and (spent := self._ledger.epsilon()) is not None:
-            row["epsilon"] = spent
+            row |= {"epsilon": spent, "delta": self._ledger.delta}
         if exchange.samples and not self._ledger:
             row["samples"] = {str(client): count for client, count in exchange.samples.items()}
         if exchange.late:
@@ -261,7 +261,7 @@ class FederatedRun:
             parts.append(f"{here} of {all_of_them} clients")
         parts.append(f"{row['seconds']:.1f} s")
         if "epsilon" in row:
-            parts.append(f"ε {row['epsilon']:.2f}")
+            parts.append(f"ε {row['epsilon']:.2f} at δ = {row['delta']:g}")
         for key, called in (("accuracy", "accuracy"), ("clients_accuracy", "clients' accuracy")):
             if key in row:
                 parts.append(f"{called} {100 * row[key]:.2f} %")

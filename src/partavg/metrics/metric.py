@@ -179,7 +179,7 @@ class Metric:
 
     def shown(self, value: float) -> str:
         """Its newest value, as progress shows it."""
-        return self.progress.format(rounded(self.scale * value))
+        return self.progress.format(_exact(self.scale * value, self.form))
 
     def appearance(self) -> Row:
         """How tables and charts show it: what is left of it without its code."""
@@ -208,12 +208,20 @@ def distinct(metrics: Iterable[Metric]) -> list[Metric]:
 def number(value: float, form: str) -> str:
     """A number for a table; what is only rounding error reads as 0, and nothing else does.
 
+    Numbers that are small by nature have a form with e.
+
     >>> number(76.04, ".1f"), number(0.0066, ".1f"), number(1e-12, ".1f"), number(8.7e22, ".1f")
     ('76.0', '0.0066', '0.0', '8.7e+22')
+    >>> number(1e-12, ".1e")
+    '1.0e-12'
     """
-    text = format(rounded(value), form).rstrip(".")
+    text = format(_exact(value, form), form).rstrip(".")
     hidden = rounded(value) and not re.search("[1-9]", text)
     return f"{value:.2g}" if hidden or len(text) > _LONGEST else text
+
+
+def _exact(value: float, form: str) -> float:
+    return value if form.endswith("e") else rounded(value)
 
 
 def rounded(value: float) -> float:

@@ -44,7 +44,7 @@ def columns(summaries: Iterable[Row], asked: Iterable[Metric] = ()) -> list[Colu
         if metric.key not in hidden
         for column in metric.columns
         if column.key in known
-        or not (is_extra(metric.key) or metric.sums or metric.key in (*OF_CLIENTS, "epsilon"))
+        or not (is_extra(metric.key) or metric.sums or metric.key in (*OF_CLIENTS, *OF_PRIVACY))
     ]
 
 
@@ -130,6 +130,11 @@ def _train_loss(at: Moment) -> Value:
 def _epsilon(at: Moment) -> Value:
     spent, wanted = at.simulation.spending, at.step == at.steps or at.due(at.options.evaluate_every)
     return spent.epsilon(at.step) if spent and wanted else None
+
+
+def _delta(at: Moment) -> Value:
+    spent = at.simulation.spending
+    return spent.privacy.delta if spent and _epsilon(at) is not None else None
 
 
 def _smallest_local(at: Moment) -> Value:
@@ -239,6 +244,8 @@ _ALWAYS = (
            better="lower"),
     Metric("epsilon", _epsilon, "ε", "Of private runs: what was spent, at their δ", kind="cost",
            column="ε", form=".3g", progress="ε {:.2f}"),
+    Metric("delta", _delta, "δ", "At which an ε is", kind="cost", column="at δ", form=".1e",
+           chart="none", progress="at δ = {:.1e}"),
     Metric("tokens", _tokens, unit="M", kind="cost", column="M tokens seen", form=".2f",
            chart="none"),
     *_locals(),
@@ -256,6 +263,9 @@ _ALWAYS = (
     Metric("timings", _timings, kind="cost", when="end", chart="none"),
 )  # fmt: skip
 """What runs measure without being asked, in the order of a row's keys."""
+
+OF_PRIVACY = ("epsilon", "delta")
+"""Those of private runs."""
 
 OF_CLIENTS = frozenset(metric.key for metric in _clients())
 """Those of clients' own models."""

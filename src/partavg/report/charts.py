@@ -99,7 +99,15 @@ def _against_steps(metric: Metric, groups: Sequence[Group]) -> Chart:
     key, scale, title = metric.key, metric.scale, metric.title or metric.key
     drawn = lines(groups, lambda run: curves.against_steps(run, key).scaled(1, scale))
     label = f"{title}, {metric.unit}" if metric.unit else title
-    return Chart(key, title, metric.note, _STEP, label, drawn, metric.chart == "log")
+    note = f"Of private runs: what was spent, at δ = {_deltas(groups)}" if key == "epsilon" else ""
+    return Chart(key, title, note or metric.note, _STEP, label, drawn, metric.chart == "log")
+
+
+def _deltas(groups: Sequence[Group]) -> str:
+    """The δ of private runs; an ε means nothing without."""
+    settings = [run.settings for group in groups for run in group.runs]
+    found = {one.get("privacy.delta", 1e-5) for one in settings if "privacy.clip" in one}
+    return " and ".join(f"{delta:g}" for delta in sorted(found, reverse=True))
 
 
 def _over_bytes(groups: Sequence[Group]) -> Chart:

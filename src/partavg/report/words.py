@@ -48,7 +48,18 @@ def scheme(settings: Settings) -> str:
         said += f" at first, then as {settings['adapt.name']} adapts it"
     if own := settings.get("averaging.local"):
         said += f", and each client keeps {', '.join(map(str, own))} to itself"
-    return f"{said}; {_bare(settings.get('solver.name', 'sgd'))}"
+    said += f"; {_bare(settings.get('solver.name', 'sgd'))}"
+    return said + _promise(settings)
+
+
+def _promise(settings: Settings) -> str:
+    """What a private run protects clients by."""
+    if "privacy.clip" not in settings:
+        return ""
+    clip, noise = (settings.get(f"privacy.{key}", 0) for key in ("clip", "noise"))
+    delta, own = settings.get("privacy.delta", 1e-5), settings.get("privacy.local")
+    whose = "each client's own noise" if own else "noise"
+    return f"; private, changes clipped at {clip:g}, {whose} of {noise:g} clips, δ = {delta:g}"
 
 
 def tasks(groups: Sequence[Group]) -> dict[str, list[Group]]:
