@@ -115,11 +115,18 @@ def _bits_per_byte(at: Moment) -> Value:
 
 
 def _tokens(at: Moment) -> Value:
-    """Of all workers; one that rests, or is away, sees none."""
+    """Of all workers; one that rests, or is away, sees none.
+
+    Of a private run it is what is expected: how many were drawn is not told.
+    """
     each = at.simulation.samples.tokens
     if each is None or not (at.evaluates or at.step == at.steps):
         return None
-    return at.simulation.steps_taken() * at.simulation.batch * each
+    spent, clients = at.simulation.spending, len(at.simulation.split)
+    steps: float = at.simulation.steps_taken()
+    if spent and spent.fraction < 1:
+        steps = spent.fraction * clients * at.step
+    return round(steps * at.simulation.batch * each)
 
 
 def _train_loss(at: Moment) -> Value:
