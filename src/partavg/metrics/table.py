@@ -182,6 +182,8 @@ _CLIENTS: dict[str, tuple[Callable[[list[float]], float], str]] = {
     "clients_loss": (fmean, "loss"),
 }
 """How the evaluations of clients are seen."""
+SINGLED_OUT = ("clients_accuracy_worst", "clients_accuracy_spread")
+"""Those that tell of single clients, which private runs do not."""
 
 
 def of_clients(found: Iterable[Evaluation]) -> Row:
@@ -201,7 +203,11 @@ def _clients() -> Iterator[Metric]:
     """Clients' own models on their own test samples: the mean, the worst and how they spread."""
 
     def seen(key: str) -> Measure:
-        return lambda at: _of_clients(key, at.on_clients) if at.evaluates_clients else None
+        return lambda at: (
+            _of_clients(key, at.on_clients)
+            if at.evaluates_clients and not (at.private and key in SINGLED_OUT)
+            else None
+        )
 
     own = "Each client's own model on its own test samples"
     yield Metric("clients_accuracy", seen("clients_accuracy"), "Accuracy of clients",
