@@ -13,6 +13,8 @@ from typing import Any
 
 from partavg.core.arguments import check_number, check_whole
 
+LEAST_NOISE = 0.2
+"""In clips: less takes minutes and all memory to account, for an ε that protects nobody."""
 _MOST = 1 << 20  # cycles
 
 
@@ -93,7 +95,7 @@ def _sampled(noise: float, fraction: float) -> Any:
 def noise_for(epsilon: float, cycles: int, *, fraction: float = 1.0, delta: float = 1e-5) -> float:
     """The noise, to three digits, with which so many cycles cost no more than ε.
 
-    `noise_for(4.0, 50)` is 7.65.
+    `noise_for(4.0, 50)` is 7.65. Less than 0.2 it never is.
     """
     check_installed()
     for name, value in (("epsilon", epsilon), ("fraction", fraction), ("delta", delta)):
@@ -108,11 +110,11 @@ def noise_for(epsilon: float, cycles: int, *, fraction: float = 1.0, delta: floa
     def costs(noise: float) -> float:
         return Accountant(noise, fraction, delta).epsilon(cycles)
 
-    low, high = 0.5, 1.0
+    low, high = LEAST_NOISE, 1.0
+    if costs(low) <= epsilon:
+        return low
     while costs(high) > epsilon:
         low, high = high, 2 * high
-    while low > 1e-3 and costs(low) <= epsilon:
-        low, high = low / 2, low
     while high - low > 1e-3 * high:
         middle = (low + high) / 2
         low, high = (low, middle) if costs(middle) <= epsilon else (middle, high)
