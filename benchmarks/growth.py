@@ -13,8 +13,8 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from engines import plain_loop, simulation, take_turns
 
+from engines import plain_loop, simulation, take_turns
 from partavg.models import mlp
 
 WORKERS = (16, 64, 256, 1024, 4096)

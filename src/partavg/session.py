@@ -198,8 +198,9 @@ class Session:
             self._stopped |= self.processes.first(lambda: bool(stop(row)))
 
     def _blame(self, record: Record, row: Row) -> NoReturn:
-        """Say what is not finite."""
-        self._check_finite(record.losses, "the loss", record.step)
+        """Say what is not finite; of a private run nothing about a worker."""
+        if not self._simulation.spending:
+            self._check_finite(record.losses, "the loss", record.step)
         squares = self._simulation.largest().square()
         self._check_finite(squares, "the square of a parameter", record.step)
         for key in row:
@@ -250,6 +251,8 @@ class Session:
         finite = values.isfinite()
         if bool(finite.all()):
             return
+        if self._simulation.spending:
+            raise Diverged(f"{what} of the model is not finite at step {step}: {self._rescue()}")
         workers = finite.logical_not().nonzero().flatten().tolist()
         names = ", ".join(map(self._named, workers[:5]))
         more = f" and {len(workers) - 5} more" if len(workers) > 5 else ""

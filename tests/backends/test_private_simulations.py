@@ -20,6 +20,7 @@ from partavg.backends.ranks import Ranks
 from partavg.core.pace import Fixed
 from partavg.core.poisson import Poisson
 from partavg.core.private import clip_, part_shares
+from partavg.data.samples import Samples
 from partavg.report.page import write_page
 from partavg.report.runs import gather
 from partavg.solvers import SOLVERS
@@ -40,7 +41,7 @@ def task(clients: int = CLIENTS) -> tuple[Tensor, Tensor]:
 
 def simulation(**options: Any) -> Simulation:
     torch.manual_seed(0)
-    x, y = options.pop("samples", task())
+    samples = options.pop("samples", task())
     layers = [nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3)]
     model = options.pop("model", nn.Sequential(*layers).double())
     given = {
@@ -48,7 +49,7 @@ def simulation(**options: Any) -> Simulation:
         "solver": SGD(0.9), "privacy": Privacy(clip=0.5, noise=0.0), **options,
     }  # fmt: skip
     split = [torch.arange(10 * client, 10 * client + 10) for client in range(CLIENTS)]
-    return Simulation(model, F.cross_entropy, (x, y), split, **given)
+    return Simulation(model, F.cross_entropy, samples, split, **given)
 
 
 def public(made: Simulation, until: int) -> list[Tensor]:
@@ -314,7 +315,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "never, released": ({"participation": replace(DRAWN, every=0)}, "use 4, as averaging.interva"),
     "samples": ({"weights": "samples"}, "averaging.weights = 'samples', which tells of clients"),
     "listed": ({"weights": [1.0] * CLIENTS}, "averaging.weights = list"),
-    "recompute": ({"buffers": "recompute"}, "'recompute', which measures statistics on all"),
+    "recompute": ({"buffers": "recompute"}, "which measures statistics on all clients'"),
     "delay": ({"delay": 1}, "averaging.delay = 1: leave that out"),
     "mix": ({"mix": 0.5}, "averaging.mix = 0.5, which hands over"),
     "wire": ({"wire": "int4"}, "averaging.wire = 'int4', which rounds"),
@@ -404,6 +405,65 @@ def test_rows_show_epsilon_and_nothing_that_was_not_released(tmp_path: Path) -> 
     assert "<td>1.0e-05</td>" in body
     assert "at δ = 1e-05" in page.partition("<figcaption")[2], "the chart says it, too"
     assert "private, changes clipped at 0.5, noise of 3 clips, δ = 1e-05" in page
+
+
+@needs_accountant
+def test_pages_of_a_private_run_say_nothing_of_clients_samples(tmp_path: Path) -> None:
+    for name, privacy in (("private", Privacy(clip=0.5, noise=3.0)), ("open", None)):
+        made = simulation(privacy=privacy)
+        partavg.follow(made, 4, test=task(), out=tmp_path / name, every=4)
+        page = (tmp_path / name / "report.html").read_text()
+        for told in ("Labels of each worker", made.settings["data"]["sha256"]):
+            assert (told in page) == (name == "open"), told
+
+
+def norm_of_first(at: Any) -> float:
+    return float(at.simulation.workers.params[0].norm())
+
+
+def right(outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
+    return (outputs.argmax(1) == targets).sum(), len(targets)
+
+
+@needs_accountant
+def test_metrics_that_look_at_the_run_are_refused() -> None:
+    """They could look at any client's model, and at all samples."""
+    looks = partavg.Metric("norm", norm_of_first)
+    with pytest.raises(ValueError, match=r"metric 'norm' looks at the run, clients' models and"):
+        partavg.follow(simulation(), 4, test=task(), metrics=[looks])
+    assert "norm" in partavg.follow(simulation(privacy=None), 4, metrics=[looks]).rows[-1]
+    rows = partavg.follow(simulation(), 4, test=task(), metrics=[right]).rows
+    assert "right" in rows[-1]
+
+
+@needs_accountant
+@pytest.mark.parametrize("who", [None, DRAWN])
+def test_a_client_whose_numbers_are_none_does_not_end_a_run(
+    tmp_path: Path, who: Participation | None
+) -> None:
+    """The end of a run, and its name in a sentence, would tell that it was there."""
+    (x, y), drawn = task(), simulation(participation=who)._current.plan.participation
+    client = int(drawn(1)[2]) if drawn else 3  # engines are chosen by the first rows
+    x[10 * client : 10 * client + 10] = torch.inf
+    ends = []
+    for samples in ((x, y), task()):
+        made = simulation(samples=samples, privacy=Privacy(clip=0.5, noise=3.0), participation=who)
+        partavg.follow(made, 8, test=task(), out=tmp_path / str(len(ends)), every=4)
+        ends.append(made.workers.common)
+    assert ends[0].isfinite().all()
+    moved = float((ends[0] - ends[1]).norm())
+    assert 0 < moved < 4 * 2 * 0.5, (
+        "no more than the clip of two cycles, and what others make of it"
+    )
+
+
+@needs_accountant
+def test_rows_of_texts_do_not_tell_how_many_were_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Samples, "tokens", 3)
+    made = simulation(privacy=Privacy(clip=0.5, noise=3.0), participation=DRAWN)
+    rows = partavg.follow(made, 12, test=task(), every=4).rows
+    assert [row["tokens"] for row in rows] == [4 * cycles * 4 * 4 * 3 for cycles in (1, 2, 3)]
+    assert made.steps_taken() != 12 * 4
 
 
 @needs_accountant

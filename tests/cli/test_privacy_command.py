@@ -52,6 +52,14 @@ def test_it_takes_one_of_both(more: list[str]) -> None:
     assert (code, "give either --noise" in text) == (2, True)
 
 
+def test_noise_that_protects_nobody_is_not_accounted_for_minutes() -> None:
+    code, text = said("privacy", "--cycles", "5", "--noise", "1e-6")
+    assert (code, "not in the range x>=0.2" in text) == (2, True)
+    assert said("privacy", "--cycles", "5", "--epsilon", "1e9")[1].startswith(
+        "privacy.noise = 0.2:"
+    )
+
+
 def recipe(folder: Path, *changes: tuple[str, str]) -> str:
     text = RECIPE
     for old, new in changes:

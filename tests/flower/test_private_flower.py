@@ -32,6 +32,8 @@ from partavg.flower.transport import Transport
 from partavg.privacy.accountant import Accountant
 from partavg.privacy.ledger import LEDGER, Ledger
 from partavg.privacy.secret import secret_clients, secret_normal
+from partavg.report.page import write_page
+from partavg.report.runs import gather
 
 pytestmark = pytest.mark.skipif(
     find_spec("dp_accounting") is None, reason="dp-accounting is not installed"
@@ -275,13 +277,64 @@ def test_the_server_keeps_no_message(tmp_path: Path) -> None:
     assert looked
 
 
+def late_once(client: int, message: Message) -> str | None:
+    return "late" if client == 2 and message.metadata.group_id == "3" else None
+
+
+def test_a_sum_is_divided_by_those_expected_and_not_by_those_who_answered(tmp_path: Path) -> None:
+    grid = federation(tmp_path, {"privacy.noise": 0.0, "averaging.parts": 1})
+    grid.fault, said = late_once, dict[int, Tensor]()
+
+    def after(client: int, reply: Message) -> Message:
+        if len(numbers := sent(reply)):
+            said[client] = numbers
+        return reply
+
+    grid.after = after
+    run, counts = server(grid), []
+    before = run.server.mirror.params[0].clone()
+    order = torch.cat([torch.arange(a, b) for a, b in run.server._agreement.param_spans])
+    for row in run:
+        now = run.server.mirror.params[0].clone()
+        if row["stage"] == "exchange":
+            moved = torch.stack(list(said.values())).sum(0) / CLIENTS
+            torch.testing.assert_close(now[order], before[order] + moved)
+            counts.append(len(said))
+        before = now
+        said.clear()
+    assert counts == [6, 6, 5]
+
+
+@pytest.mark.parametrize("who", [{}, DRAWN])
+def test_rows_and_summary_say_nothing_of_single_clients(
+    tmp_path: Path, who: dict[str, Any]
+) -> None:
+    """Nor of those that did not answer; what clients measure is asked for by name, and a mean."""
+    changes = {"metrics.clients_every": 4, **who}
+    for asked in (changes, who):
+        grid = federation(tmp_path / str(len(asked)), asked, test=measured_on)
+        grid.fault = late_once
+        run = server(grid)
+        for _ in run:
+            pass
+        rows = list(run.folder.rows())
+        summary = json.loads(run.folder.summary_path.read_text())
+        single = {"clients", "away", "late", "sent", "received", "samples"}
+        for row in (*rows, summary):
+            assert not single & row.keys()
+            assert not {"clients_accuracy_worst", "clients_accuracy_spread"} & row.keys()
+        assert any("clients_accuracy" in row for row in rows) == (asked is changes)
+        page = write_page(tmp_path / "page.html", gather([run.folder.path])).read_text()
+        assert "Clients of" not in page
+
+
 def test_where_clients_are_drawn_nothing_tells_who_took_part(tmp_path: Path) -> None:
     run, _ = raw_changes(tmp_path, DRAWN)
     rows = list(run.folder.rows())
     summary = json.loads(run.folder.summary_path.read_text())
     for row in rows:
         assert not {"clients", "away", "sent", "received", "bytes", "loss", "samples"} & row.keys()
-        assert "discrepancy_due" not in row
+        assert not {"discrepancy_due", "seconds"} & row.keys(), "who is slow is known by it"
     assert "clients" not in summary
     drawn = {stage["step"] for stage in rows if stage["stage"] == "redistribution"}
     assert drawn == {4, 8}

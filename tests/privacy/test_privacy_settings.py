@@ -14,6 +14,8 @@ from partavg.privacy.settings import Privacy
         ({"clip": 0.0}, "privacy.clip = 0.0 cannot be: use a norm above 0"),
         ({"clip": inf}, "not finite"),
         ({"noise": -1.0}, "privacy.noise = -1.0 is below 0"),
+        ({"noise": 1e-6}, "privacy.noise = 1e-06 promises nothing"),
+        ({"noise": 0.3, "local": True}, "at least 0.4"),
         ({"delta": 0.0}, "privacy.delta = 0.0 cannot be"),
         ({"delta": 1.0}, "privacy.delta = 1.0 cannot be"),
         ({"max_epsilon": 0.0}, "privacy.max_epsilon = 0.0 cannot be"),

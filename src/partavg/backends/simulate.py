@@ -556,7 +556,13 @@ class Simulation:
         return self._mean[1]
 
     def largest(self) -> Float[Tensor, "m"]:
-        """The largest absolute parameter of each worker: finite if and only if all are."""
+        """The largest absolute parameter of each worker: finite if and only if all are.
+
+        Of a private run it is that of what was released, and no worker's.
+        """
+        if self.spending:
+            assert self.workers.common is not None
+            return self.workers.common.abs().max()[None]
         norms = torch.linalg.vector_norm(self.workers.params, math.inf, dim=1)  # needs no memory
         return self._processes.values(norms, self.active)
 

@@ -23,7 +23,7 @@ from partavg.flower.settings import Settings
 from partavg.flower.transport import Transport
 from partavg.folder import RunFolder, write_json
 from partavg.metrics.metric import Row
-from partavg.metrics.table import summarize
+from partavg.metrics.table import SINGLED_OUT, summarize
 from partavg.privacy.ledger import LEDGER, Ledger
 from partavg.session import Stop
 from partavg.sinks import chosen, sinks_of
@@ -32,8 +32,10 @@ from partavg.sinks.sink import Feed, RunInfo, SinkLike
 
 log = logging.getLogger("flwr")
 
-_WHO = ("clients", "away", "late", "sent", "received", "bytes", "messages")
-"""What a row of a private run does not say where clients are drawn: who took part."""
+_ONE_BY_ONE = {"clients", "away", "late", "sent", "received", *SINGLED_OUT}
+"""What a row of a private run does not say: anything about single clients,"""
+_WHO = _ONE_BY_ONE | {"bytes", "messages", "seconds"}
+"""and where clients are drawn nothing that depends on who took part."""
 
 
 class FederatedRun:
@@ -249,9 +251,10 @@ class FederatedRun:
         local = self._settings.config.metrics.local_accuracy
         scores = self._settings.scores
         row |= measured(exchange.scores, scores, local, together=self._test is None)
-        if self.server.progress.drawn is None:
+        if self._ledger is None:
             return row
-        return {key: value for key, value in row.items() if key not in _WHO}
+        hidden = _ONE_BY_ONE if self.server.progress.drawn is None else _WHO
+        return {key: value for key, value in row.items() if key not in hidden}
 
     def _said(self, row: Row) -> str:
         """An exchange in a few words."""
@@ -259,7 +262,8 @@ class FederatedRun:
         if "clients" in row:
             here, all_of_them = len(row["clients"]), self._settings.config.training.workers
             parts.append(f"{here} of {all_of_them} clients")
-        parts.append(f"{row['seconds']:.1f} s")
+        if "seconds" in row:
+            parts.append(f"{row['seconds']:.1f} s")
         if "epsilon" in row:
             parts.append(f"ε {row['epsilon']:.2f} at δ = {row['delta']:g}")
         for key, called in (("accuracy", "accuracy"), ("clients_accuracy", "clients' accuracy")):
@@ -278,11 +282,11 @@ class FederatedRun:
         """Save the averaged model and the summary, which marks the end."""
         checkpoint.save_model(self.folder.model_path, self.model().state_dict())
         rows = list(self.folder.rows())
-        times = [row["seconds"] for row in rows if row["stage"] == "exchange"]
+        times = [r["seconds"] for r in rows if r["stage"] == "exchange" and "seconds" in r]
         members, early = self.server.roster, self.server.progress.ends
         ended: Row = {"seconds": round(self._seconds, 3)}
         untested = sum(not member.tests for member in members.values())
-        if 0 < untested < len(members):
+        if 0 < untested < len(members) and self._ledger is None:
             ended["clients_left_out"] = untested
         summary: dict[str, Any] = {
             "steps": rows[-1]["step"],
@@ -306,7 +310,7 @@ class FederatedRun:
                 for client, member in sorted(members.items())
             },
         }
-        if self.server.progress.drawn is not None:
+        if self._ledger:
             del summary["clients"]
         write_json(self.folder.summary_path, summary)
         log.info("partavg: done; %s", self.folder.summary_path)

@@ -149,8 +149,8 @@ class Settings:
         every = metrics.clients_every
         if every is None:
             own = bool(self.config.averaging.local)
-            hidden = own and build.privacy(self.config) is not None
-            every = 0 if hidden or (tests and not own) else metrics.evaluate_every
+            private = build.privacy(self.config) is not None  # and test samples are not protected
+            every = 0 if private or (tests and not own) else metrics.evaluate_every
         return Rules(
             clients=workers,
             min_clients=flower.min_clients or min(2, self._active),

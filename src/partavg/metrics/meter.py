@@ -87,6 +87,8 @@ class Meter:
         self._simulation, self._options = simulation, options
         self.asked = METRICS.asked(options.extra or ()) if asked is None else tuple(asked)
         """Those that the options name, or the caller."""
+        if simulation.spending:
+            _check_released(self.asked)
         self._metrics = _measured(options, self.asked)
         self._before_averaging: dict[str, Value] = {}
         self.timings: dict[str, float] = {}
@@ -169,6 +171,17 @@ class Meter:
 
 class Diverged(RuntimeError):
     """Training met a number that is not finite."""
+
+
+def _check_released(asked: Sequence[Metric]) -> None:
+    """Raise a ValueError for what may look at more than a private run releases."""
+    for metric in asked:
+        if not metric.sums:
+            raise ValueError(
+                f"metric {metric.key!r} looks at the run, clients' models and samples included, "
+                f"which privacy does not protect: leave it out, or use a function of outputs and "
+                f"targets, which is measured on test samples"
+            )
 
 
 def _try(simulation: Simulation, options: Metrics, test: Samples, scores: Sequence[Score]) -> None:

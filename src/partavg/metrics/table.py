@@ -115,11 +115,18 @@ def _bits_per_byte(at: Moment) -> Value:
 
 
 def _tokens(at: Moment) -> Value:
-    """Of all workers; one that rests, or is away, sees none."""
+    """Of all workers; one that rests, or is away, sees none.
+
+    Of a private run it is what is expected: how many were drawn is not told.
+    """
     each = at.simulation.samples.tokens
     if each is None or not (at.evaluates or at.step == at.steps):
         return None
-    return at.simulation.steps_taken() * at.simulation.batch * each
+    spent, clients = at.simulation.spending, len(at.simulation.split)
+    steps: float = at.simulation.steps_taken()
+    if spent and spent.fraction < 1:
+        steps = spent.fraction * clients * at.step
+    return round(steps * at.simulation.batch * each)
 
 
 def _train_loss(at: Moment) -> Value:
@@ -180,6 +187,8 @@ _CLIENTS: dict[str, tuple[Callable[[list[float]], float], str]] = {
     "clients_loss": (fmean, "loss"),
 }
 """How the evaluations of clients are seen."""
+SINGLED_OUT = ("clients_accuracy_worst", "clients_accuracy_spread")
+"""Those that tell of single clients, which private runs do not."""
 
 
 def of_clients(found: Iterable[Evaluation]) -> Row:
@@ -199,7 +208,11 @@ def _clients() -> Iterator[Metric]:
     """Clients' own models on their own test samples: the mean, the worst and how they spread."""
 
     def seen(key: str) -> Measure:
-        return lambda at: _of_clients(key, at.on_clients) if at.evaluates_clients else None
+        return lambda at: (
+            _of_clients(key, at.on_clients)
+            if at.evaluates_clients and not (at.private and key in SINGLED_OUT)
+            else None
+        )
 
     own = "Each client's own model on its own test samples"
     yield Metric("clients_accuracy", seen("clients_accuracy"), "Accuracy of clients",

@@ -13,8 +13,9 @@ from typing import Any
 
 from partavg.core.arguments import check_number, check_whole
 
+LEAST_NOISE = 0.2
+"""In clips: less takes minutes and all memory to account, for an ε that protects nobody."""
 _MOST = 1 << 20  # cycles
-_LEAST = 0.25  # noise: with less ε is in the tens and promises nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ def _sampled(noise: float, fraction: float) -> Any:
 def noise_for(epsilon: float, cycles: int, *, fraction: float = 1.0, delta: float = 1e-5) -> float:
     """The noise, to three digits, with which so many cycles cost no more than ε.
 
-    No less than 0.25 in any case. `noise_for(4.0, 50)` is 7.65.
+    `noise_for(4.0, 50)` is 7.65. Less than 0.2 it never is.
     """
     check_installed()
     for name, value in (("epsilon", epsilon), ("fraction", fraction), ("delta", delta)):
@@ -114,9 +115,11 @@ def noise_for(epsilon: float, cycles: int, *, fraction: float = 1.0, delta: floa
     low, high = 0.5, 1.0
     while costs(high) > epsilon:
         low, high = high, 2 * high
-    while low >= _LEAST and costs(low) <= epsilon:
-        low, high = low / 2, low
-    while low >= _LEAST and high - low > 1e-3 * high:
+    while costs(low) <= epsilon:
+        if low == LEAST_NOISE:
+            return low
+        low, high = max(low / 2, LEAST_NOISE), low
+    while high - low > 1e-3 * high:
         middle = (low + high) / 2
         low, high = (low, middle) if costs(middle) <= epsilon else (middle, high)
     digits = 2 - floor(log10(high))

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from math import inf, sqrt
 
 from partavg.core.arguments import check_flag, check_number
+from partavg.privacy.accountant import LEAST_NOISE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +32,16 @@ class Privacy:
 
     def __post_init__(self) -> None:
         self._check("clip", 0, inf, "a norm above 0, like 1.0")
+        check_flag("privacy.local =", self.local)
         check_number("noise", self.noise)
         if self.noise < 0:
             raise ValueError(f"privacy.noise = {self.noise} is below 0: use a multiple of the clip")
+        if 0 < self.noise < (least := (1 + self.local) * LEAST_NOISE):
+            raise ValueError(
+                f"privacy.noise = {self.noise} promises nothing, with an ε above 30 for one cycle: "
+                f"use 0 to clip only, or at least {least}"
+            )
         self._check("delta", 0, 1, "a small probability, below 1 / clients, like 1e-5")
-        check_flag("privacy.local =", self.local)
         if self.max_epsilon is not None:
             self._check("max_epsilon", 0, inf, "a number above 0, like 8.0")
             if not self.noise:

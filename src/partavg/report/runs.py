@@ -31,6 +31,10 @@ class Series(NamedTuple):
     values: Numbers
 
 
+_OF_SAMPLES = ("data.samples", "data.sha256", "split.sha256")
+"""Settings of a simulation made in Python that say what its clients own."""
+
+
 @dataclass(frozen=True, slots=True)
 class ShownRun:
     """One run: its name on the page, the scheme it is a seed of, and all that is known of it."""
@@ -163,15 +167,19 @@ def load(path: Path, name: str, group: str) -> ShownRun:
     series = columns(folder.rows()) if folder.metrics_path.exists() else {}
     summary = folder.summary() if folder.finished else None
     steps = [int(one.steps[-1]) for one in series.values()]
+    settings = folder.settings()
+    private = "privacy.clip" in settings  # then pages say nothing of clients' samples
+    if private:
+        settings = {k: v for k, v in settings.items() if k not in _OF_SAMPLES}
     return ShownRun(
         path,
         name,
         group,
-        folder.settings(),
+        settings,
         folder.environment(),
         series,
         summary,
-        folder.split(),
+        None if private else folder.split(),
         max(steps, default=int(summary.get("steps") or 0) if summary else 0),
         tuple(folder.metrics()),
     )

@@ -20,7 +20,7 @@ Examples:
     type=click.FloatRange(0, 1, min_open=True),
     help="Of the clients, drawn by chance in every cycle.",
 )
-@click.option("--noise", type=click.FloatRange(0, min_open=True), help="In clips; what is ε then?")
+@click.option("--noise", type=click.FloatRange(0.2), help="In clips; what is ε then?")
 @click.option(
     "--epsilon", type=click.FloatRange(0, min_open=True), help="How much noise does that take?"
 )
