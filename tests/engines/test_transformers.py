@@ -220,8 +220,13 @@ def test_which_losses_are_known() -> None:
 def test_classes_of_samples_and_of_pixels() -> None:
     labels, pixels = torch.tensor([[0, 2]]), torch.tensor([[[0, 2]]])
     known = head_loss.Criterion(-100, of_samples=True)
-    assert known.takes(labels) and not known.takes(pixels) and not known.takes((labels,))
-    assert not known.takes(labels.double()) and head_loss.Criterion(-100).takes(pixels)
+    assert [known.takes(x) for x in (labels, pixels, labels.double(), (labels,))] == [
+        True,
+        False,
+        False,
+        False,
+    ]
+    assert head_loss.Criterion(-100).takes(pixels)
 
 
 def test_gradients_that_have_a_place() -> None:

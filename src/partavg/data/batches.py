@@ -11,6 +11,7 @@ from torch import Tensor
 from partavg.core.seeds import bits, fold
 
 _BLOCK = 32  # steps prepared together
+_MOST = 1 << 16  # numbers that are drawn at a time, so that they stay in the cache
 
 
 class Batches:
@@ -27,6 +28,7 @@ class Batches:
         if empty:
             raise ValueError(f"worker {empty[0]} owns no samples: give every worker at least one")
         self._split = [samples.cpu().numpy() for samples in split]
+        self._sizes = np.array([len(samples) for samples in split])
         self._batch = batch
         workers = range(len(split))
         self._shuffles = np.array([fold(seed, "batches", i) for i in workers], np.uint64)
@@ -45,21 +47,38 @@ class Batches:
         if block != self._block:
             self._block = block
             self._ready[:] = False
-        for worker in workers[~self._ready[workers]].tolist():
-            self._prepared[worker] = self._stream(worker, block)
-            self._ready[worker] = True
+        missing = workers[~self._ready[workers]]
+        for alike in self._by_size(missing):
+            size = int(self._sizes[alike[0]])
+            count = max(1, _MOST // (size + _BLOCK * self._batch))
+            for start in range(0, len(alike), count):
+                some = alike[start : start + count]
+                self._prepared[some] = self._streams(some, size, block)
+        self._ready[missing] = True
         keys = bits(self._keys[workers], np.array([step - 1], np.uint64)) >> np.uint64(1)
         indices = self._prepared[workers, offset]
         return torch.from_numpy(indices), torch.from_numpy(keys.astype(np.int64))
 
-    def _stream(self, worker: int, block: int) -> NDArray[np.int64]:
-        """Indices [steps, batch] of a block: a piece of the worker's endless stream of passes."""
-        samples = self._split[worker]
-        size, length = len(samples), _BLOCK * self._batch
+    def _by_size(self, workers: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Workers with as many samples each, together."""
+        if not len(workers):
+            return []
+        ordered = workers[self._sizes[workers].argsort(kind="stable")]
+        return np.split(ordered, np.flatnonzero(np.diff(self._sizes[ordered])) + 1)
+
+    def _streams(self, workers: NDArray[np.int64], size: int, block: int) -> NDArray[np.int64]:
+        """Indices [workers, steps, batch] of a block, of workers with as many samples each.
+
+        They are a piece of a worker's endless stream of passes.
+        """
+        count, length = len(workers), _BLOCK * self._batch
         first, skip = divmod(block * length, size)
         passes = -(-(skip + length) // size)
         counter = np.arange(first * size, (first + passes) * size, dtype=np.uint64)
         # Sorting random numbers shuffles; each pass has its own.
-        order = bits(self._shuffles[worker : worker + 1], counter).reshape(passes, size).argsort(1)
-        stream = samples[order].reshape(-1)[skip : skip + length]
-        return stream.reshape(_BLOCK, self._batch)
+        drawn = bits(self._shuffles[workers, None], counter).reshape(count, passes, size)
+        order = drawn.argsort(2).reshape(count, -1)[:, skip : skip + length]
+        samples = np.concatenate([self._split[worker] for worker in workers.tolist()])
+        places = order + size * np.arange(count)[:, None]
+        stream: NDArray[np.int64] = samples[places].reshape(count, _BLOCK, self._batch)
+        return stream
