@@ -4,6 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partavg.data import batches as batches_of
 from partavg.data.batches import Batches
 
 SPLIT = [torch.arange(0, 7), torch.arange(7, 10), torch.arange(10, 60)]
@@ -34,6 +35,28 @@ def test_a_workers_batches_do_not_depend_on_the_other_workers() -> None:
     for step in (1, 40):
         for ours, theirs in zip(together(step), alone(step), strict=True):
             assert torch.equal(ours[:1], theirs)
+
+
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=8), st.integers(1, 9))
+def test_workers_drawn_together_are_those_drawn_alone(sizes: list[int], batch: int) -> None:
+    """Whoever has as many samples as others is drawn with them, a few at a time."""
+    split = list(torch.split(torch.arange(sum(sizes)), sizes))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(batches_of, "_MOST", 700)
+        together = Batches(split, batch, 0)
+    for step in (1, 2, 33):
+        found = together(step, np.arange(len(split)))[0]
+        for worker in range(len(split)):
+            own = Batches(split, batch, 0)(step, np.array([worker]))[0]
+            assert torch.equal(found[worker : worker + 1], own)
+
+
+def test_batches_stay_what_they_were() -> None:
+    """Numbers of the first version; a run that goes on needs them."""
+    split = [torch.arange(5), torch.arange(5, 10), torch.arange(10, 13)]
+    indices, keys = Batches(split, 4, 7)(40)
+    assert indices.tolist() == [[1, 3, 4, 2], [6, 9, 7, 5], [10, 12, 11, 11]]
+    assert keys.tolist() == [5264379198946188556, 46685341337515245, 1583953191374164277]
 
 
 def test_passes_workers_and_seeds_are_shuffled_differently() -> None:

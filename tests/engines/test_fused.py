@@ -127,6 +127,21 @@ def test_fused_equals_looped(name: str) -> None:
                 assert (ours - theirs).norm() <= tolerance * theirs.norm().clamp(min=1e-6)
 
 
+@pytest.mark.parametrize("ignored", [-100, 1])
+def test_a_last_layer_and_the_loss_of_its_classes_are_one_step(ignored: int) -> None:
+    loss = nn.CrossEntropyLoss(ignore_index=ignored)
+    model = RowModel(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 5)).double(), loss, CPU)
+    torch.manual_seed(0)
+    params = torch.randn(3, model.params.size, dtype=torch.float64)
+    batch = Batch(torch.randn(3, 6, 4).double(), torch.randint(0, 5, (3, 6)), torch.arange(3))
+    case = params, params[:, :0], batch
+    for ours, theirs in zip(run(Fused(model, 3), *case), run(Looped(model), *case), strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-10, atol=1e-12)
+    batch.targets[1, 2] = 5
+    with pytest.raises(IndexError, match=r"Target 5 is out of bounds"):
+        run(Fused(model, 3), *case)
+
+
 def test_cumulative_statistics_go_on_from_the_batches_counted_before() -> None:
     module = Shortcut()
     module.norm.num_batches_tracked.fill_(100)

@@ -15,7 +15,7 @@ from partavg.engines.fused.head_loss import operation as head_loss
 from partavg.engines.fused.program import Program
 from partavg.engines.looped import Looped
 from partavg.engines.model import RowModel
-from partavg.losses import next_token
+from partavg.losses import cross_entropy, next_token
 from partavg.models.gpt import gpt
 
 CPU, WORDS = torch.device("cpu"), 20
@@ -204,7 +204,29 @@ def test_words_to_ignore_and_logits_in_parts(monkeypatch: pytest.MonkeyPatch) ->
 def test_which_losses_are_known() -> None:
     assert head_loss.Criterion.of(next_token) == head_loss.Criterion(-100)
     assert head_loss.Criterion.of(partial(next_token, ignore_index=0)) == head_loss.Criterion(0)
-    assert head_loss.Criterion.of(F.cross_entropy) is None
+    of_samples = head_loss.Criterion(-100, of_samples=True)
+    for same in (F.cross_entropy, cross_entropy, nn.CrossEntropyLoss()):
+        assert head_loss.Criterion.of(same) == of_samples
+    for other in (
+        F.mse_loss,
+        partial(F.cross_entropy, label_smoothing=0.1),
+        nn.CrossEntropyLoss(label_smoothing=0.1),
+        nn.CrossEntropyLoss(torch.ones(3)),
+        nn.CrossEntropyLoss(reduction="sum"),
+    ):
+        assert head_loss.Criterion.of(other) is None
+
+
+def test_classes_of_samples_and_of_pixels() -> None:
+    labels, pixels = torch.tensor([[0, 2]]), torch.tensor([[[0, 2]]])
+    known = head_loss.Criterion(-100, of_samples=True)
+    assert [known.takes(x) for x in (labels, pixels, labels.double(), (labels,))] == [
+        True,
+        False,
+        False,
+        False,
+    ]
+    assert head_loss.Criterion(-100).takes(pixels)
 
 
 def test_gradients_that_have_a_place() -> None:

@@ -34,10 +34,12 @@ def bits(seeds: NDArray[np.uint64], counter: NDArray[np.uint64]) -> NDArray[np.u
     The arrays are broadcast together; any element can be had without those before it.
     """
     state = seeds + (counter + np.uint64(1)) * _GOLDEN
-    state = (state ^ (state >> np.uint64(30))) * _MIX1
-    state = (state ^ (state >> np.uint64(27))) * _MIX2
-    mixed: NDArray[np.uint64] = state ^ (state >> np.uint64(31))
-    return mixed
+    state ^= state >> np.uint64(30)
+    state *= _MIX1
+    state ^= state >> np.uint64(27)
+    state *= _MIX2
+    state ^= state >> np.uint64(31)
+    return state
 
 
 def bits24(keys: Int[Tensor, "*k"], shape: tuple[int, ...]) -> Int[Tensor, "..."]:

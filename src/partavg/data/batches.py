@@ -11,6 +11,7 @@ from torch import Tensor
 from partavg.core.seeds import bits, fold
 
 _BLOCK = 32  # steps prepared together
+_MOST = 1 << 16  # numbers that are drawn at a time, so that they stay in the cache
 
 
 class Batches:
@@ -27,9 +28,12 @@ class Batches:
         if empty:
             raise ValueError(f"worker {empty[0]} owns no samples: give every worker at least one")
         self._split = [samples.cpu().numpy() for samples in split]
+        self._sizes = np.array([len(samples) for samples in split])
         self._batch = batch
         self._seed = seed
-        self._shuffles, self._keys = np.zeros((2, len(split)), np.uint64)  # of those seen so far
+        self._shuffles, self._keys = np.zeros((2, len(split)), np.uint64)
+        self._seen = np.zeros(len(split), bool)
+        """Workers whose numbers these two have."""
         self._block = -1
         self._prepared = np.empty((0, _BLOCK, batch), np.int64)
         self._place, self._count = np.full(len(split), -1), 0
@@ -54,27 +58,40 @@ class Batches:
 
     def _prepare(self, workers: NDArray[np.int64], block: int) -> None:
         """Make room for the streams of workers that are new in a block, and fill it."""
-        for worker in workers.tolist():
+        for worker in workers[~self._seen[workers]].tolist():
             self._shuffles[worker] = fold(self._seed, "batches", worker)
             self._keys[worker] = fold(self._seed, "keys", worker)
+        self._seen[workers] = True
         first, self._count = self._count, self._count + len(workers)
         if self._count > len(self._prepared):
-            more = np.empty(
-                (self._count - len(self._prepared), *self._prepared.shape[1:]), np.int64
-            )
-            self._prepared = np.concatenate([self._prepared, more])
+            room = self._count - len(self._prepared), *self._prepared.shape[1:]
+            self._prepared = np.concatenate([self._prepared, np.empty(room, np.int64)])
         self._place[workers] = np.arange(first, self._count)
-        for place, worker in enumerate(workers.tolist(), first):
-            self._prepared[place] = self._stream(worker, block)
+        for alike in self._by_size(workers):
+            size = int(self._sizes[alike[0]])
+            count = max(1, _MOST // (size + _BLOCK * self._batch))
+            for start in range(0, len(alike), count):
+                some = alike[start : start + count]
+                self._prepared[self._place[some]] = self._streams(some, size, block)
 
-    def _stream(self, worker: int, block: int) -> NDArray[np.int64]:
-        """Indices [steps, batch] of a block: a piece of the worker's endless stream of passes."""
-        samples = self._split[worker]
-        size, length = len(samples), _BLOCK * self._batch
+    def _by_size(self, workers: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Workers with as many samples each, together."""
+        ordered = workers[self._sizes[workers].argsort(kind="stable")]
+        return np.split(ordered, np.flatnonzero(np.diff(self._sizes[ordered])) + 1)
+
+    def _streams(self, workers: NDArray[np.int64], size: int, block: int) -> NDArray[np.int64]:
+        """Indices [workers, steps, batch] of a block, of workers with as many samples each.
+
+        They are a piece of a worker's endless stream of passes.
+        """
+        count, length = len(workers), _BLOCK * self._batch
         first, skip = divmod(block * length, size)
         passes = -(-(skip + length) // size)
         counter = np.arange(first * size, (first + passes) * size, dtype=np.uint64)
         # Sorting random numbers shuffles; each pass has its own.
-        order = bits(self._shuffles[worker : worker + 1], counter).reshape(passes, size).argsort(1)
-        stream = samples[order].reshape(-1)[skip : skip + length]
-        return stream.reshape(_BLOCK, self._batch)
+        drawn = bits(self._shuffles[workers, None], counter).reshape(count, passes, size)
+        order = drawn.argsort(2).reshape(count, -1)[:, skip : skip + length]
+        samples = np.concatenate([self._split[worker] for worker in workers.tolist()])
+        places = order + size * np.arange(count)[:, None]
+        stream: NDArray[np.int64] = samples[places].reshape(count, _BLOCK, self._batch)
+        return stream

@@ -11,6 +11,7 @@ from torch import Tensor
 from partavg.core.loop import Batch, Engine
 from partavg.core.seeds import OTHERS
 from partavg.engines.examine import ONLY_LOOPED, Rows, examine
+from partavg.engines.freed_memory import keep_freed_memory
 from partavg.engines.fused import Fused
 from partavg.engines.fused.precision import Precision, resolve
 from partavg.engines.looped import Looped
@@ -75,6 +76,8 @@ def choose(
     check_engine(name, chunk, precision)
     workers = len(batch.keys)
     few = _rows(start, min(_FEW, workers), apart=0.01)
+    if not few[0].is_cuda:
+        keep_freed_memory()
     with _exact(few[0].device):
         draws = examine(model, few, batch)
         looped = Choice("looped", 1, "as configured", draws=draws)

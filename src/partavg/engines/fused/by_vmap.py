@@ -34,6 +34,24 @@ def call(function: Callable[..., Any], rows: Rows, name: str, *args: Any, **opti
     return vmap(one_worker)(*tensors)
 
 
+def call_elementwise(
+    function: Callable[..., Any], rows: Rows, name: str, x: Any, *args: Any, **options: Any
+) -> Any:
+    """Call what does the same to every number of a tensor: it needs no vmap."""
+    if not isinstance(x, Tensor) or any(isinstance(arg, Tensor) for arg in args):
+        return call(function, rows, name, x, *args, **options)
+    if getattr(function, "inplace", False):
+        function.inplace = False  # type: ignore[attr-defined]  # of the program's own copy
+    options.pop("inplace", None)
+    return function(x, *args, **options)
+
+
+def flatten(layer: Any, rows: Rows, name: str, x: Tensor) -> Tensor:
+    """What nn.Flatten does: its axes are one further back."""
+    first, last = (axis + (axis >= 0) for axis in (layer.start_dim, layer.end_dim))
+    return x.flatten(first, last)
+
+
 def call_layer(layer: Any, rows: Rows, name: str, x: Tensor) -> Any:
     """A layer with parameters that is rare enough to have no operation of its own."""
     own = {key: rows.cast(rows.tensor_of(name, key)) for key, _ in layer.named_parameters()}

@@ -45,10 +45,8 @@ def _named(namespace: Any, names: str) -> list[Any]:
 
 _POOLS = "AvgPool1d AvgPool2d MaxPool1d MaxPool2d"
 _ADAPTIVE_POOLS = "AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveMaxPool2d"
-_STATELESS = (
-    "ELU Flatten GELU Hardswish Identity LeakyReLU ReLU ReLU6 SiLU Sigmoid Softmax Softplus Tanh "
-    "Unflatten ZeroPad2d"
-)
+_ELEMENTWISE = "ELU GELU Hardswish Identity LeakyReLU ReLU ReLU6 SiLU Sigmoid Softplus Tanh"
+_STATELESS = "Softmax Unflatten ZeroPad2d"
 _OPERATORS = (
     "add sub mul truediv neg pow matmul floordiv mod getitem iadd eq ne lt le gt ge and_ or_ invert"
 )
@@ -65,10 +63,8 @@ _METHODS = (
 _ATTRIBUTES = "shape ndim dtype device"
 MAKERS = "arange zeros ones full linspace"
 """Functions of torch that make tensors from numbers."""
-_ACTIVATIONS = (
-    "relu relu6 leaky_relu elu gelu silu sigmoid tanh softmax log_softmax softplus linear pad "
-    "normalize"
-)
+_ACTIVATIONS = "relu relu6 leaky_relu elu gelu silu sigmoid tanh softplus"
+_FUNCTIONS = "softmax log_softmax linear pad normalize"
 
 COVERED: dict[Any, Covered] = {
     # Layers with parameters, by their classes.
@@ -89,7 +85,9 @@ COVERED: dict[Any, Covered] = {
     **dict.fromkeys(_named(nn, _POOLS), Covered(pool.run)),
     **dict.fromkeys(_named(nn, _ADAPTIVE_POOLS), Covered(pool.run)),
     **dict.fromkeys(_named(nn, "Dropout Dropout1d Dropout2d Dropout3d"), Covered(dropout.run)),
+    **dict.fromkeys(_named(nn, _ELEMENTWISE), Covered(by_vmap.call_elementwise)),
     **dict.fromkeys(_named(nn, _STATELESS), Covered(by_vmap.call)),
+    nn.Flatten: Covered(by_vmap.flatten),
     # Functions.
     **dict.fromkeys(_named(F, "max_pool2d avg_pool2d adaptive_avg_pool2d"), Covered(pool.run)),
     **dict.fromkeys(_named(F, "dropout dropout1d dropout2d dropout3d"), Covered(dropout.run)),
@@ -99,7 +97,8 @@ COVERED: dict[Any, Covered] = {
         _named(torch, f"cat stack outer zeros_like ones_like full_like {MAKERS}"),
         Covered(by_vmap.call),
     ),
-    **dict.fromkeys(_named(F, _ACTIVATIONS), Covered(by_vmap.call)),
+    **dict.fromkeys(_named(F, _ACTIVATIONS), Covered(by_vmap.call_elementwise)),
+    **dict.fromkeys(_named(F, _FUNCTIONS), Covered(by_vmap.call)),
     F.scaled_dot_product_attention: Covered(attention.run),
     F.layer_norm: Covered(token_norm.run_function),
     F.rms_norm: Covered(token_norm.run_function),

@@ -203,3 +203,11 @@ def turns_by_triton(x: Tensor, cos: Tensor, device: Device) -> bool:
 def crosses_by_triton(dtype: torch.dtype, device: Device) -> bool:
     """Whether a kernel computes cross-entropy in the memory of logits."""
     return device.triton and dtype != torch.float64
+
+
+def ends_in_loss(device: Device) -> bool:
+    """Whether a linear layer and the cross-entropy of samples are one step, as those of words are.
+
+    On a GPU the logits are few, and the loss that was given takes no longer.
+    """
+    return not device.cuda

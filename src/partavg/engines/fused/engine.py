@@ -63,6 +63,7 @@ class Fused:
         self._losses = vmap(model.criterion)
         self._criterion = Criterion.of(model.criterion) if self._program.head else None
         self._places = self._written_at_once()
+        self._named = self._all_names()
         self._recorded = Recorded(self._pass)
         self._ready = False
         self._ticks, self._cumulative = self._count_batches()
@@ -177,7 +178,8 @@ class Fused:
         """The loss of each row; that of a language model without all its logits at once."""
         assert isinstance(batch.inputs, Tensor)  # seen before
         head = self._program.head
-        if self._criterion and head is not None and isinstance(batch.targets, Tensor):
+        if self._criterion and head is not None and self._criterion.takes(batch.targets):
+            assert isinstance(batch.targets, Tensor)  # it takes nothing else
             x = self._program(batch.inputs, rows, headless=True)
             return head_loss.run(self._criterion, rows, head, x, batch.targets)
         outputs = self._program(batch.inputs, rows)
@@ -197,21 +199,24 @@ class Fused:
 
     def _tensors(self, leaves: dict[str, Tensor], buffers: dict[str, Tensor]) -> dict[str, Tensor]:
         """All tensors of the module under all their names, those outside the rows expanded."""
-        module = self._model.skeleton
         known = {**leaves, **buffers}
         workers = len(next(iter(leaves.values())))
+        return {
+            name: known[first] if first in known else tensor.expand(workers, *tensor.shape)
+            for name, first, tensor in self._named
+        }
+
+    def _all_names(self) -> list[tuple[str, str, Tensor]]:
+        """All names of the module's tensors, the first name of each, and what it was given with."""
+        module = self._model.skeleton
         first: dict[int, str] = {}
-        found = {}
-        for name, tensor in (
-            *module.named_parameters(remove_duplicate=False),
-            *module.named_buffers(remove_duplicate=False),
-        ):
-            name_of = first.setdefault(id(tensor), name)
-            if name_of in known:
-                found[name] = known[name_of]
-            else:
-                found[name] = tensor.detach().expand(workers, *tensor.shape)
-        return found
+        return [
+            (name, first.setdefault(id(tensor), name), tensor.detach())
+            for name, tensor in (
+                *module.named_parameters(remove_duplicate=False),
+                *module.named_buffers(remove_duplicate=False),
+            )
+        ]
 
     def _count_batches(self) -> tuple[Tensor | None, list[str]]:
         """What a pass adds to BatchNorm's numbers of batches [1, b]; those that count in means."""

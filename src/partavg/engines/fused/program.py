@@ -5,7 +5,7 @@ import operator
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -77,7 +77,7 @@ class Program:
         few = sum(p.numel() for p in self._layers[""].parameters()) < 1 << 20
         return few and any(isinstance(layer, nn.Conv2d) for layer in self._layers.values())
 
-    @property
+    @cached_property
     def shares_parameters(self) -> bool:
         """Whether a parameter is used more than once: autograd adds its gradients up."""
         return any(count > 1 for count in self._uses().values())
@@ -101,7 +101,7 @@ class Program:
         tensors = module.named_parameters()
         return {name for name, p in tensors if id(p) in weights and uses[id(p)] == 1}
 
-    @property
+    @cached_property
     def head(self) -> str | None:
         """The name of the linear layer that gives the outputs, if one does."""
         node = self._head()

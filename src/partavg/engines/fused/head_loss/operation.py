@@ -4,39 +4,64 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from partavg.engines.fused import dispatch
 from partavg.engines.fused.dispatch import device_of
 from partavg.engines.fused.head_loss import reference
 from partavg.engines.fused.linear.operation import cast, product_into
 from partavg.engines.fused.rows import Rows
-from partavg.losses import next_token
+from partavg.losses import cross_entropy, next_token
 
 _MOST = 1 << 29  # logits at a time: 1 GiB in bf16
 
 
 class Criterion(NamedTuple):
-    """A loss that is the mean cross-entropy of words, but for those to ignore."""
+    """A loss that is the mean cross-entropy of words or classes, but for those to ignore."""
 
     ignored: int
+    of_samples: bool = False
+    """Whether it takes one class for each sample, not words one after another."""
 
     @classmethod
     def of(cls, loss: Any) -> "Criterion | None":
         """The same loss, if it is known to be one."""
+        if type(loss) is nn.CrossEntropyLoss:
+            plain = loss.weight is None and loss.reduction == "mean" and not loss.label_smoothing
+            return cls(loss.ignore_index, of_samples=True) if plain else None
         options = {}
         if isinstance(loss, partial) and not loss.args:
             loss, options = loss.func, loss.keywords
-        if loss is not next_token or not options.keys() <= {"ignore_index"}:
+        if loss not in _KNOWN or not options.keys() <= {"ignore_index"}:
             return None
-        return cls(options.get("ignore_index", -100))
+        return cls(options.get("ignore_index", -100), of_samples=loss is not next_token)
+
+    def takes(self, targets: Any) -> bool:
+        """Whether these targets [m, n, …] are words or classes that it knows."""
+        if not isinstance(targets, Tensor):
+            return False
+        one_each = targets.ndim == 2 and targets.dtype == torch.int64
+        return not self.of_samples or (one_each and dispatch.ends_in_loss(device_of(targets)))
+
+
+_KNOWN = (next_token, cross_entropy, F.cross_entropy)
 
 
 def run(criterion: Criterion, rows: Rows, name: str, x: Tensor, words: Tensor) -> Tensor:
     """The losses [m] of what a linear layer makes of x [m, n, t, i]; they are to be added up."""
     own = rows.tensor_of(name, "weight"), rows.maybe(name, "bias")
     place = rows.gradient_of(name, "weight")
+    if criterion.of_samples:
+        _check_classes(words, own[0].shape[1], criterion.ignored)
     return losses(rows.cast(x), *own, words, criterion.ignored, place, summed=True)
+
+
+def _check_classes(found: Tensor, classes: int, ignored: int) -> None:
+    """Refuse classes that there are not, as torch does."""
+    wrong = ((found < 0) | (found >= classes)) & (found != ignored)
+    if bool(wrong.any()):
+        raise IndexError(f"Target {int(found[wrong][0])} is out of bounds.")
 
 
 def losses(
@@ -96,7 +121,7 @@ class HeadLoss(torch.autograd.Function):
                 if bias is not None:
                     logits += bias[some, None].to(logits.dtype)
                 found[some, part] = _losses_(logits, words[some, part], scale[some])
-                dx[some, part] = torch.bmm(logits, low[some])
+                torch.bmm(logits, low[some], out=dx[some, part])
                 if part.start == 0:
                     _copied(dw[some], product_into(dw[some], logits, own, weight.dtype))
                 else:

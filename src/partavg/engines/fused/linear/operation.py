@@ -21,14 +21,12 @@ def apply(
 ) -> Tensor:
     """X [m, n, …, i] by weights [m, o, i] and biases [m, o]; `place` is that of their gradient."""
     flat = rows.cast(x).reshape(len(x), -1, x.shape[-1])
-    y: Tensor = Product.apply(flat, weight, place)  # type: ignore[no-untyped-call]
-    if bias is not None:
-        y = y + rows.cast(bias)[:, None]
+    y: Tensor = Affine.apply(flat, weight, bias, place)  # type: ignore[no-untyped-call]
     return y.view(*x.shape[:-1], weight.shape[1])
 
 
-class Product(torch.autograd.Function):
-    """x [m, n, i] times the transposed weights [m, o, i], in x's dtype.
+class Affine(torch.autograd.Function):
+    """x [m, n, i] times the transposed weights [m, o, i], plus biases [m, o], in x's dtype.
 
     The weights' gradient is written into `place`, if there is one.
 
@@ -37,20 +35,26 @@ class Product(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, place: Tensor | None = None) -> Tensor:
-        """The products."""
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, place: Tensor | None
+    ) -> Tensor:
+        """The outputs."""
         low = cast(weight, x.dtype)
         ctx.save_for_backward(x, low)
         ctx.dtype, ctx.place = weight.dtype, place
-        return torch.bmm(x, low.transpose(1, 2))
+        y = torch.bmm(x, low.transpose(1, 2))
+        return y if bias is None else y.add_(bias[:, None].to(x.dtype))
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        """The gradients of x and, as they are kept, of the weights."""
+    def backward(
+        ctx: Any, grad: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        """The gradients of x and, as they are kept, of weights and biases."""
         x, low = ctx.saved_tensors
         dx = torch.bmm(grad, low) if ctx.needs_input_grad[0] else None
         dw = product_into(ctx.place, grad, x, ctx.dtype) if ctx.needs_input_grad[1] else None
-        return dx, dw, None
+        db = grad.sum(1, dtype=ctx.dtype) if ctx.needs_input_grad[2] else None
+        return dx, dw, db, None
 
 
 def product_into(place: Tensor | None, grad: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
