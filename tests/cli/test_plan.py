@@ -110,6 +110,58 @@ def test_overlapping_that_saves_nothing_is_said_so() -> None:
     assert re.search(r"would save no more than \d %", plan(*ISSUE, "--step-ms", "30000").output)
 
 
+RANKS = [
+    *("--parameters", 50_000, "--step-ms", 100, "--bandwidth", "1GB", "--latency", "1ms"),
+    *("--workers", 130, "--ranks", 4),
+]
+
+
+def test_a_simulation_over_ranks(tmp_path: Path) -> None:
+    kept = tmp_path / "plan.json"
+    clients = ["--clients", 1001, "--solver", "scaffold", "--local", 1000]
+    done = plan(*RANKS, *clients, "--json", kept)
+    assert done.exit_code == 0, done.output
+    assert "130 workers on 4 ranks (2 of 33 rows, 2 of 32)" in done.output
+    assert "Ranks of 32 rows wait for those of 33" in done.output
+    assert "128 or 132 workers would be even" in done.output
+    assert "Per rank and iteration" in done.output
+    found = json.loads(kept.read_text())
+    assert found["rows"] == [33, 33, 32, 32]
+    assert found["bank_bytes"] == 4 * 251 * (50_000 + 1000 * (1 + 0))
+    network = Network(4, 1e9, 1e-3)
+    step = 0.1 * 33 / 130 + network.seconds(8 * 33 * 4) / 2
+    chosen = recommend(candidates(Workload(49_000, step, 8.0), network, 8)).cost
+    assert found["recommended"] == chosen.name
+    assert found["efficiency"] == pytest.approx(0.1 / (4 * chosen.seconds))
+    even = plan(*RANKS, "--workers", 128).output
+    assert "(32 rows each)" in even
+    assert "would be even" not in even
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (["--workers", 3], "4 ranks cannot share 3 workers: use 3 ranks at most"),
+        (["--ranks", 1], "ranks 1 is no whole number from 2"),
+        (["--clients", 129], "130 of 129 clients cannot be active"),
+        (["--wire", "bf16"], "--wire is not for a simulation: leave it out, or --ranks"),
+        (["--memory", "host"], "--memory is not for a simulation"),
+        (["--measure"], "--measure is not for a simulation"),
+    ],
+)
+def test_mistakes_about_ranks(changes: list[object], sentence: str) -> None:
+    done = plan(*RANKS, *changes)
+    assert done.exit_code == 2
+    assert sentence in done.output
+    assert len(done.output.strip().splitlines()) == 1
+
+
+def test_clients_and_ranks_go_together() -> None:
+    assert "--clients are those of a simulation over ranks" in plan(*ISSUE, "--clients", 9).output
+    alone = ["--parameters", 9, "--step-ms", 1, "--bandwidth", "1GB", "--ranks", 2]
+    assert "--ranks share the workers of a simulation: give --workers" in plan(*alone).output
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [

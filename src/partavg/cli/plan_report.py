@@ -8,13 +8,18 @@ from partavg.cost.recommend import long_enough
 from partavg.folder import Row
 
 
-def table(found: list[Cost], chosen: Cost, steps: int, beside: list[float]) -> Table:
-    """A line per plan; per worker and iteration, but for the epoch."""
+def table(
+    found: list[Cost], chosen: Cost, steps: int, beside: list[float], *, ranks: bool = False
+) -> Table:
+    """A line per plan; per worker, or rank, and iteration, but for the epoch."""
+    memory = "MB that each worker keeps beside the model, its gradients and its optimizer"
+    if ranks:
+        memory = "MB of the largest rank's rows: parameters, gradients, the solver's, what is sent"
     shown = Table(
         box=box.SIMPLE_HEAD,
-        caption="Per worker and iteration; as many bytes are received as sent; a message is one "
-        "all-reduce. Overlapped: training goes on for `delay` steps during an exchange. Memory: MB "
-        "that each worker keeps beside the model, its gradients and its optimizer.",
+        caption=f"Per {'rank' if ranks else 'worker'} and iteration; as many bytes are received as "
+        "sent; a message is one all-reduce. Overlapped: training goes on for `delay` steps during "
+        f"an exchange. Memory: {memory}.",
         caption_justify="left",
     )
     shown.add_column("plan", no_wrap=True)

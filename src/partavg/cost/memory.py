@@ -40,8 +40,16 @@ def memory_beside(
         each += kept / schedule.parts if "host" in memory else kept
     if WIRE_FORMATS[wire].codec is not None:
         each += wide * (2 + 1 / workers)
-    flying = min(schedule.parts, ceil(delay * schedule.parts / schedule.interval))
-    return parameters * (each + (width + wide) * flying / schedule.parts)
+    return parameters * (each + (width + wide) * flying(schedule, delay))
+
+
+def flying(schedule: Schedule, delay: int) -> float:
+    """The share of all parts that is on its way at a time.
+
+    >>> flying(Schedule(8, 4), delay=3)
+    0.5
+    """
+    return min(schedule.parts, ceil(delay * schedule.parts / schedule.interval)) / schedule.parts
 
 
 def remembered(solver: Solver) -> int:

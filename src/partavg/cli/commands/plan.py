@@ -1,5 +1,6 @@
 """`partavg plan`."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,6 +9,7 @@ import click
 from partavg.cli import options
 
 if TYPE_CHECKING:
+    from partavg.cost.dealt import Dealt
     from partavg.cost.setting import Setting
 
 EXAMPLES = """\b
@@ -16,6 +18,7 @@ Examples:
   partavg plan --model gpt2 --step-ms 900 --bandwidth 1Gbit --workers 8 --interval 32 --wire bf16
   partavg plan --parameters 7000000 --step-ms 50 --bandwidth 12.5MB --workers 4 --json plan.json
   partavg plan --model gpt2 --dtype bf16 --solver diloco --step-ms 900 --bandwidth 1GB --workers 8
+  partavg plan --model resnet20 --step-ms 8 --workers 128 --ranks 4 --bandwidth 300GB --backend nccl
 """
 
 
@@ -43,6 +46,14 @@ Examples:
 @click.option("--bandwidth", metavar="SPEED", help="Of each link: 100Mbit, 1GB.")
 @click.option("--latency", metavar="TIME", help="One way: 20ms; 0ms unless given.")
 @click.option("--workers", type=int, help="How many train.")
+@click.option(
+    "--ranks",
+    type=int,
+    help="Processes or GPUs over which a simulation deals them; --step-ms is of all on one.",
+)
+@click.option(
+    "--clients", type=int, help="Of which the workers are the active ones, in such a simulation."
+)
 @click.option(
     "--measure",
     is_flag=True,
@@ -99,6 +110,8 @@ def plan(
     bandwidth: str | None,
     latency: str | None,
     workers: int | None,
+    ranks: int | None,
+    clients: int | None,
     measure: bool,
     interval: int,
     wire: str,
@@ -117,54 +130,92 @@ def plan(
     training: bytes, messages and time per iteration, the time of an epoch, and what is kept in
     memory beside the model. docs/plan.md has the equations and how they compare with measurements.
 
+    With --ranks the workers are those of a simulation: how many rows and how much memory each rank
+    has, what goes between ranks, and how many times as fast they are.
+
     Started by torchrun on the machines that are to train (torchrun … -m partavg plan --measure …)
     it measures the network between them.
     """
-    from partavg.cli import link, output, plan_report
+    from partavg.cli import link, output, plan_ranks, plan_report
     from partavg.core.schedule import Schedule
     from partavg.cost import Workload, candidates, cost, recommend
     from partavg.folder import write_json
 
     with output.bad_input():
         options.check_file(kept, ".json", force=force)
-        setting = _setting(solver, wire, dtype, memory)
+        others = {"--measure": measure, "--wire": wire != "full", "--memory": memory != "full"}
+        dealt = _dealt(workers, ranks, clients, others)
+        setting = _setting(solver, wire, dtype, memory, simulated=bool(dealt))
         size = _shared(_size(model, parameters), local)
         numbers, beside_them = _with_statistics(size, statistics, freeze_at)
         work = Workload(numbers, step_ms / 1e3, setting.bytes_per_number)
         find = link.measured if measure else link.described
-        network, said = find(bandwidth, latency, workers, backend)
+        network, said = find(bandwidth, latency, ranks or workers, backend)
         if not output.speaks():
             return
-        steps = _steps(samples, batch, network.workers)
+        if dealt:
+            work = replace(work, step=dealt.step(work.step, network))
+        steps = _steps(samples, batch, dealt.workers if dealt else network.workers)
         found = candidates(work, network, interval)
         chosen = recommend(found)
         console = output.console()
         click.echo(
             f"{model or 'model'}: {size:,} parameters{beside_them}, {_megabytes(work.size)} MB "
-            f"({wire}); {network.workers} workers, steps of {step_ms:g} ms, {steps:,} in an epoch; "
+            f"({wire}); {dealt.said if dealt else f'{network.workers} workers'}, steps of "
+            f"{step_ms:g} ms{' for all in one process' if dealt else ''}, {steps:,} in an epoch; "
             f"{said}"
         )
         everything = [cost(work, network, Schedule.synchronous())] * (interval > 1) + found
-        beside = [setting.beside(size, each, network.workers) for each in everything]
-        console.print(plan_report.table(everything, chosen.cost, steps, beside))
-        for sentence in plan_report.sentences(chosen, work, network):
+        if dealt:
+            beside = [dealt.memory(setting, size, local, each) for each in everything]
+            found_of_ranks = plan_ranks.numbers(dealt, setting, (size, local), step_ms, chosen.cost)
+        else:
+            beside = [setting.beside(size, each, network.workers) for each in everything]
+            found_of_ranks = {}
+        console.print(plan_report.table(everything, chosen.cost, steps, beside, ranks=bool(dealt)))
+        sentences = plan_report.sentences(chosen, work, network)
+        for sentence in [*sentences, *plan_ranks.sentences(found_of_ranks)]:
             console.print(sentence, highlight=False, soft_wrap=True)
         if kept:
-            write_json(kept, plan_report.numbers(everything, chosen, steps, beside))
+            numbers_of_all = plan_report.numbers(everything, chosen, steps, beside)
+            write_json(kept, {**numbers_of_all, **found_of_ranks})
             click.echo(f"numbers: {kept}")
 
 
-def _setting(solver: str | None, wire: str, dtype: str, memory: str) -> "Setting":
-    """What is attached, from the names of the command line."""
+def _dealt(
+    workers: int | None,
+    ranks: int | None,
+    clients: int | None,
+    others: dict[str, bool],
+) -> "Dealt | None":
+    """The workers of a simulation over its ranks; None where each rank trains one model."""
+    from partavg.cost.dealt import Dealt
+
+    if ranks is None:
+        if clients is not None:
+            raise ValueError("--clients are those of a simulation over ranks: give --ranks, too")
+        return None
+    if workers is None:
+        raise ValueError("--ranks share the workers of a simulation: give --workers, too")
+    for option, given in others.items():
+        if given:
+            raise ValueError(f"{option} is not for a simulation: leave it out, or --ranks")
+    return Dealt(workers, ranks, clients)
+
+
+def _setting(
+    solver: str | None, wire: str, dtype: str, memory: str, *, simulated: bool
+) -> "Setting":
+    """What is attached, or simulated, from the names of the command line."""
     from partavg.core.abilities import below
     from partavg.cost.setting import Setting
     from partavg.solvers import SOLVERS
 
     width = {"bf16": 2, "fp16": 2, "float32": 4, "float64": 8}[dtype]
     if solver is None:
-        return Setting(None, wire, width, memory)
+        return Setting(SOLVERS["sgd"]() if simulated else None, wire, width, memory)
     made = SOLVERS.find(solver, "--solver")()
-    if below(made) is None:
+    if below(made) is None and not simulated:
         raise ValueError(
             f"--solver {solver} takes local steps, and so does your optimizer: leave it out, or "
             f"use one that goes on top, like diloco"
