@@ -2,7 +2,7 @@
 
     python benchmarks/peers.py [--work mlp] [--rounds 6] [--runs 5] [--device cpu]
         [--peers partavg,loop,pfl,flower] [--pfl-python PYTHON] [--flower-python PYTHON]
-        [--flower-rounds 3] [--data ROOT] [--out results/benchmarks/peers.csv]
+        [--flower-rounds 3] [--threads 1,2] [--data ROOT] [--out results/benchmarks/peers.csv]
 
 Each peer trains the same model on the same samples for the same users per round (peer_work.py), in
 a process and a Python of its own; peers take turns, `--runs` times. A run is the median of its
@@ -38,6 +38,7 @@ class Peer(NamedTuple):
     name: str
     python: str
     rounds: int
+    threads: int = 1
 
 
 def samples(work: str, root: Path | None) -> dict[str, torch.Tensor]:
@@ -63,7 +64,8 @@ def run(peer: Peer, work: str, path: Path, device: str) -> dict[str, object] | s
     command = [peer.python, str(program), work, str(path), str(peer.rounds), device]
     paths = os.environ.get("PYTHONPATH", "")
     own = {"PYTHONPATH": paths} if peer.python == sys.executable else {"PYTHONPATH": ""}
-    environment = os.environ | own | {"GOMP_SPINCOUNT": SPINS}
+    waiting = {"OMP_NUM_THREADS": str(peer.threads), "GOMP_SPINCOUNT": SPINS}
+    environment = os.environ | own | waiting
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
     except OSError as error:
@@ -91,7 +93,7 @@ def measured(
             seconds = found["seconds"]
             assert isinstance(seconds, list)
             values = (
-                *(work, peer.name, found["version"], device, torch.get_num_threads(), number),
+                *(work, peer.name, found["version"], device, peer.threads, number),
                 *(peer.rounds, f"{median(seconds[1:]):.6g}", f"{found['accuracy']:.4f}"),
             )
             rows.append(dict(zip(COLUMNS, values, strict=True)))
@@ -99,16 +101,20 @@ def measured(
 
 
 def summary(rows: list[dict[str, object]]) -> Iterable[str]:
-    """A line for each peer: seconds, and how many times as long as ours in the same turn."""
-    seconds = {(row["peer"], row["run"]): float(str(row["seconds"])) for row in rows}
-    for peer in dict.fromkeys(row["peer"] for row in rows):
-        own = {run: value for (name, run), value in seconds.items() if name == peer}
-        ratios = [own[run] / seconds["partavg", run] for run in own if ("partavg", run) in seconds]
+    """A line for each peer and number of threads, and times ours with its best in the same turn."""
+    seconds: dict[tuple[object, object], dict[object, float]] = {}
+    for row in rows:
+        known = seconds.setdefault((row["peer"], row["threads"]), {})
+        known[row["run"]] = float(str(row["seconds"]))
+    ours = [own for (name, _), own in seconds.items() if name == "partavg"]
+    best = min(ours, key=lambda own: median(own.values()), default={})
+    for (peer, threads), own in seconds.items():
+        ratios = [own[run] / best[run] for run in own if run in best]
         spread = f"{median(own.values()):.4g} s a round ({min(own.values()):.4g} to "
         spread += f"{max(own.values()):.4g}, n = {len(own)})"
         beside = f", {median(ratios):.3g} times ours" if ratios else ""
         beside += f" ({min(ratios):.3g} to {max(ratios):.3g})" if ratios else ""
-        yield f"{peer}: {spread}{beside}"
+        yield f"{peer}, {threads} threads: {spread}{beside}"
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -122,6 +128,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--pfl-python", default=sys.executable)
     parser.add_argument("--flower-python", default=sys.executable)
     parser.add_argument("--peers", default="partavg,loop,pfl,flower", help="those wanted")
+    parser.add_argument("--threads", default="1,2", help="of each process; the best counts")
     parser.add_argument("--data", type=Path)
     parser.add_argument("--out", type=Path)
     told = parser.parse_args(words)
@@ -131,7 +138,12 @@ def main(words: Sequence[str] | None = None) -> None:
         Peer("pfl", told.pfl_python, told.rounds),
         Peer("flower", told.flower_python, told.flower_rounds),
     ]
-    peers = [peer for peer in peers if peer.name in told.peers.split(",")]
+    peers = [
+        peer._replace(threads=int(threads))
+        for peer in peers
+        for threads in told.threads.split(",")
+        if peer.name in told.peers.split(",")
+    ]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "samples.pt"
         torch.save(samples(told.work, told.data), path)
