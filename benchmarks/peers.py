@@ -1,13 +1,15 @@
-"""Federated averaging by ours, a plain loop, pfl-research and Flower's simulation: seconds a round.
+"""Federated averaging by ours, a plain loop, pfl-research, FedJAX and Flower: seconds a round.
 
     python benchmarks/peers.py [--work mlp] [--rounds 6] [--runs 5] [--device cpu]
-        [--peers partavg,loop,pfl,flower] [--pfl-python PYTHON] [--flower-python PYTHON]
-        [--flower-rounds 3] [--threads 1,2] [--data ROOT] [--out results/benchmarks/peers.csv]
+        [--peers partavg,loop,pfl,fedjax,flower] [--pfl-python PYTHON] [--fedjax-python PYTHON]
+        [--flower-python PYTHON] [--flower-rounds 3] [--threads 1,2] [--data ROOT]
+        [--out results/benchmarks/peers.csv]
 
 Each peer trains the same model on the same samples for the same users per round (peer_work.py), in
-a process and a Python of its own; peers take turns, `--runs` times. A run is the median of its
-rounds without the first. All let threads wait as partavg does, which on a busy machine helps them.
-With `--data` the work cifar10 has CIFAR-10, else samples are made up.
+a process and a Python of its own; peers take turns, `--runs` times. Runs are added to those that
+--out has. A run is the median of its rounds without the first. All let threads wait as partavg
+does, which on a busy machine helps them. With `--data` the work cifar10 has CIFAR-10, else samples
+are made up.
 """
 
 import argparse
@@ -30,6 +32,9 @@ from partavg.threads import SPINS
 
 HERE = Path(__file__).parent
 COLUMNS = "work", "peer", "version", "device", "threads", "run", "rounds", "seconds", "accuracy"
+
+OWN_THREADS = {"fedjax": str(os.cpu_count()), "flower": "1"}
+"""JAX takes all cores whatever it is told; Flower has a process for each."""
 
 
 class Peer(NamedTuple):
@@ -78,12 +83,12 @@ def run(peer: Peer, work: str, path: Path, device: str) -> dict[str, object] | s
 
 
 def measured(
-    peers: Iterable[Peer], work: str, path: Path, device: str, runs: int
+    peers: Iterable[Peer], work: str, path: Path, device: str, numbers: range
 ) -> list[dict[str, object]]:
     """A row for each run; a peer that cannot take part is said once and left out."""
     rows: list[dict[str, object]] = []
     left = list(peers)
-    for number in range(runs):
+    for number in numbers:
         for peer in list(left):
             found = run(peer, work, path, device)
             if isinstance(found, str):
@@ -126,8 +131,9 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--pfl-python", default=sys.executable)
+    parser.add_argument("--fedjax-python", default=sys.executable)
     parser.add_argument("--flower-python", default=sys.executable)
-    parser.add_argument("--peers", default="partavg,loop,pfl,flower", help="those wanted")
+    parser.add_argument("--peers", default="partavg,loop,pfl,fedjax,flower", help="those wanted")
     parser.add_argument("--threads", default="1,2", help="of each process; the best counts")
     parser.add_argument("--data", type=Path)
     parser.add_argument("--out", type=Path)
@@ -136,34 +142,37 @@ def main(words: Sequence[str] | None = None) -> None:
         Peer("partavg", sys.executable, told.rounds),
         Peer("loop", sys.executable, told.rounds),
         Peer("pfl", told.pfl_python, told.rounds),
+        Peer("fedjax", told.fedjax_python, told.rounds),
         Peer("flower", told.flower_python, told.flower_rounds),
     ]
     peers = [
         peer._replace(threads=int(threads))
         for peer in peers
-        for threads in told.threads.split(",")
+        for threads in OWN_THREADS.get(peer.name, told.threads).split(",")
         if peer.name in told.peers.split(",")
     ]
+    earlier = kept(told.out)
+    first = 1 + max((int(row["run"]) for row in earlier if row["work"] == told.work), default=-1)
+    numbers = range(first, first + told.runs)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "samples.pt"
         torch.save(samples(told.work, told.data), path)
-        rows = measured(peers, told.work, path, told.device, told.runs)
+        rows = measured(peers, told.work, path, told.device, numbers)
     print(*summary(rows), sep="\n")
     if told.out:
-        earlier: list[dict[str, object]] = []
-        if told.out.exists():
-            names = {row["peer"] for row in rows}
-            with told.out.open() as file:
-                earlier = [
-                    row
-                    for row in csv.DictReader(file)
-                    if row["work"] != told.work or row["peer"] not in names
-                ]
         told.out.parent.mkdir(parents=True, exist_ok=True)
         with told.out.open("w", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
             writer.writeheader()
             writer.writerows([*earlier, *rows])
+
+
+def kept(out: Path | None) -> list[dict[str, str]]:
+    """Rows of runs before this one."""
+    if out is None or not out.exists():
+        return []
+    with out.open() as file:
+        return list(csv.DictReader(file))
 
 
 if __name__ == "__main__":

@@ -24,9 +24,14 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "benchmarks"
 PAGE = ROOT / "docs" / "benchmarks.md"
 MARKS = re.compile(r"(<!-- table: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
-LEFT, TOP, ROW, SPAN = 470, 56, 24, 330  # SPAN pixels for all of the axis
+LEFT, TOP, ROW, SPAN = 560, 56, 24, 330  # SPAN pixels for all of the axis
 SIDES = {0: "plain loop", 1: "partavg"}
-NAMES = {"loop": "plain loop", "pfl": "pfl-research 0.6", "flower": "Flower's simulation"}
+NAMES = {
+    "loop": "plain loop",
+    "pfl": "pfl-research 0.6",
+    "fedjax": "FedJAX",
+    "flower": "Flower's simulation",
+}
 Row = dict[str, str]
 
 
