@@ -2,8 +2,8 @@
 
     python benchmarks/growth.py [--rounds 5] [--out results/benchmarks/growth.csv]
 
-MLPs on a CPU, batch 32. Ours gathers its batches, steps with momentum and averages an eighth of the
-model; the loop has its batches ready and averages nothing. Both sides take turns; medians of rounds.
+MLPs on a CPU, batch 32. Ours gathers its batches, steps with momentum, averages an eighth of the
+model; the loop has batches ready and averages nothing. Both sides take turns; medians of rounds.
 """
 
 import argparse

@@ -41,7 +41,7 @@ def client(argv: list[str]) -> ClientApp:
             solver.zero_grad()
             F.cross_entropy(net(x[batch]), y[batch]).backward()
             solver.step()
-        content = {
+        content: dict[str, Any] = {
             "arrays": ArrayRecord(net.state_dict()),
             "metrics": MetricRecord({"num-examples": work.samples}),
         }
@@ -86,12 +86,13 @@ def main() -> None:
     told = given()
     clients = int(os.environ.get("FLOWER_CLIENTS", os.cpu_count() or 1))
     gpu = 1 / clients if told.device.type == "cuda" else 0.0
-    resources = {"num_cpus": (os.cpu_count() or 1) / clients, "num_gpus": gpu}
+    resources: dict[str, Any] = {"num_cpus": (os.cpu_count() or 1) / clients, "num_gpus": gpu}
+    settings: Any = {"client_resources": resources}
     run_simulation(
         server(Clock(told.device)),
         client(sys.argv[1:]),
         num_supernodes=told.work.users,
-        backend_config={"client_resources": resources},
+        backend_config=settings,
     )
 
 

@@ -52,6 +52,7 @@ def model(name: str) -> nn.Module:
     for layer in net:
         if isinstance(layer, (nn.Conv2d, nn.Linear)):
             nn.init.xavier_uniform_(layer.weight)
+            assert layer.bias is not None
             nn.init.zeros_(layer.bias)
     return net
 
@@ -94,7 +95,7 @@ def say(net: nn.Module, clock: Clock, told: Given, version: str) -> None:
     """Print seconds of each round, and what the model has learned."""
     net = net.to(told.device).eval()
     right = loss = 0.0
-    for x, y in zip(told.test[0].split(1000), told.test[1].split(1000), strict=True):
+    for x, y in zip(*(torch.split(t, 1000) for t in told.test), strict=True):
         outputs = net(x.to(told.device))
         loss += nn.functional.cross_entropy(outputs, y.to(told.device), reduction="sum").item()
         right += (outputs.argmax(1).cpu() == y).sum().item()

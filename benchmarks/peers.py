@@ -1,13 +1,15 @@
-"""Federated averaging by ours, a plain loop, pfl-research and Flower's simulation: seconds a round.
+"""Federated averaging by ours, a plain loop, pfl-research, FedJAX and Flower: seconds a round.
 
     python benchmarks/peers.py [--work mlp] [--rounds 6] [--runs 5] [--device cpu]
-        [--peers partavg,loop,pfl,flower] [--pfl-python PYTHON] [--flower-python PYTHON]
-        [--flower-rounds 3] [--data ROOT] [--out results/benchmarks/peers.csv]
+        [--peers partavg,loop,pfl,fedjax,flower] [--pfl-python PYTHON] [--fedjax-python PYTHON]
+        [--flower-python PYTHON] [--flower-rounds 3] [--threads 1,2] [--data ROOT]
+        [--out results/benchmarks/peers.csv]
 
 Each peer trains the same model on the same samples for the same users per round (peer_work.py), in
-a process and a Python of its own; peers take turns, `--runs` times. A run is the median of its
-rounds without the first. All let threads wait as partavg does, which on a busy machine helps them.
-With `--data` the work cifar10 has CIFAR-10, else samples are made up.
+a process and a Python of its own; peers take turns, `--runs` times. Runs are added to those that
+--out has. A run is the median of its rounds without the first. All let threads wait as partavg
+does, which on a busy machine helps them. With `--data` the work cifar10 has CIFAR-10, else samples
+are made up.
 """
 
 import argparse
@@ -31,6 +33,9 @@ from partavg.threads import SPINS
 HERE = Path(__file__).parent
 COLUMNS = "work", "peer", "version", "device", "threads", "run", "rounds", "seconds", "accuracy"
 
+OWN_THREADS = {"fedjax": str(os.cpu_count()), "flower": "1"}
+"""JAX takes all cores whatever it is told; Flower has a process for each."""
+
 
 class Peer(NamedTuple):
     """A program that does the work, and the Python that it needs."""
@@ -38,6 +43,7 @@ class Peer(NamedTuple):
     name: str
     python: str
     rounds: int
+    threads: int = 1
 
 
 def samples(work: str, root: Path | None) -> dict[str, torch.Tensor]:
@@ -63,7 +69,8 @@ def run(peer: Peer, work: str, path: Path, device: str) -> dict[str, object] | s
     command = [peer.python, str(program), work, str(path), str(peer.rounds), device]
     paths = os.environ.get("PYTHONPATH", "")
     own = {"PYTHONPATH": paths} if peer.python == sys.executable else {"PYTHONPATH": ""}
-    environment = os.environ | own | {"GOMP_SPINCOUNT": SPINS}
+    waiting = {"OMP_NUM_THREADS": str(peer.threads), "GOMP_SPINCOUNT": SPINS}
+    environment = os.environ | own | waiting
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
     except OSError as error:
@@ -76,12 +83,12 @@ def run(peer: Peer, work: str, path: Path, device: str) -> dict[str, object] | s
 
 
 def measured(
-    peers: Iterable[Peer], work: str, path: Path, device: str, runs: int
+    peers: Iterable[Peer], work: str, path: Path, device: str, numbers: range
 ) -> list[dict[str, object]]:
     """A row for each run; a peer that cannot take part is said once and left out."""
     rows: list[dict[str, object]] = []
     left = list(peers)
-    for number in range(runs):
+    for number in numbers:
         for peer in list(left):
             found = run(peer, work, path, device)
             if isinstance(found, str):
@@ -91,7 +98,7 @@ def measured(
             seconds = found["seconds"]
             assert isinstance(seconds, list)
             values = (
-                *(work, peer.name, found["version"], device, torch.get_num_threads(), number),
+                *(work, peer.name, found["version"], device, peer.threads, number),
                 *(peer.rounds, f"{median(seconds[1:]):.6g}", f"{found['accuracy']:.4f}"),
             )
             rows.append(dict(zip(COLUMNS, values, strict=True)))
@@ -99,16 +106,20 @@ def measured(
 
 
 def summary(rows: list[dict[str, object]]) -> Iterable[str]:
-    """A line for each peer: seconds, and how many times as long as ours in the same turn."""
-    seconds = {(row["peer"], row["run"]): float(str(row["seconds"])) for row in rows}
-    for peer in dict.fromkeys(row["peer"] for row in rows):
-        own = {run: value for (name, run), value in seconds.items() if name == peer}
-        ratios = [own[run] / seconds["partavg", run] for run in own if ("partavg", run) in seconds]
+    """A line for each peer and number of threads, and times ours with its best in the same turn."""
+    seconds: dict[tuple[object, object], dict[object, float]] = {}
+    for row in rows:
+        known = seconds.setdefault((row["peer"], row["threads"]), {})
+        known[row["run"]] = float(str(row["seconds"]))
+    ours = [own for (name, _), own in seconds.items() if name == "partavg"]
+    best = min(ours, key=lambda own: median(own.values()), default={})
+    for (peer, threads), own in seconds.items():
+        ratios = [own[run] / best[run] for run in own if run in best]
         spread = f"{median(own.values()):.4g} s a round ({min(own.values()):.4g} to "
         spread += f"{max(own.values()):.4g}, n = {len(own)})"
         beside = f", {median(ratios):.3g} times ours" if ratios else ""
         beside += f" ({min(ratios):.3g} to {max(ratios):.3g})" if ratios else ""
-        yield f"{peer}: {spread}{beside}"
+        yield f"{peer}, {threads} threads: {spread}{beside}"
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -120,8 +131,10 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--pfl-python", default=sys.executable)
+    parser.add_argument("--fedjax-python", default=sys.executable)
     parser.add_argument("--flower-python", default=sys.executable)
-    parser.add_argument("--peers", default="partavg,loop,pfl,flower", help="those wanted")
+    parser.add_argument("--peers", default="partavg,loop,pfl,fedjax,flower", help="those wanted")
+    parser.add_argument("--threads", default="1,2", help="of each process; the best counts")
     parser.add_argument("--data", type=Path)
     parser.add_argument("--out", type=Path)
     told = parser.parse_args(words)
@@ -129,29 +142,37 @@ def main(words: Sequence[str] | None = None) -> None:
         Peer("partavg", sys.executable, told.rounds),
         Peer("loop", sys.executable, told.rounds),
         Peer("pfl", told.pfl_python, told.rounds),
+        Peer("fedjax", told.fedjax_python, told.rounds),
         Peer("flower", told.flower_python, told.flower_rounds),
     ]
-    peers = [peer for peer in peers if peer.name in told.peers.split(",")]
+    peers = [
+        peer._replace(threads=int(threads))
+        for peer in peers
+        for threads in OWN_THREADS.get(peer.name, told.threads).split(",")
+        if peer.name in told.peers.split(",")
+    ]
+    earlier = kept(told.out)
+    first = 1 + max((int(row["run"]) for row in earlier if row["work"] == told.work), default=-1)
+    numbers = range(first, first + told.runs)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "samples.pt"
         torch.save(samples(told.work, told.data), path)
-        rows = measured(peers, told.work, path, told.device, told.runs)
+        rows = measured(peers, told.work, path, told.device, numbers)
     print(*summary(rows), sep="\n")
     if told.out:
-        earlier: list[dict[str, object]] = []
-        if told.out.exists():
-            names = {row["peer"] for row in rows}
-            with told.out.open() as file:
-                earlier = [
-                    row
-                    for row in csv.DictReader(file)
-                    if row["work"] != told.work or row["peer"] not in names
-                ]
         told.out.parent.mkdir(parents=True, exist_ok=True)
         with told.out.open("w", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
             writer.writeheader()
             writer.writerows([*earlier, *rows])
+
+
+def kept(out: Path | None) -> list[dict[str, str]]:
+    """Rows of runs before this one."""
+    if out is None or not out.exists():
+        return []
+    with out.open() as file:
+        return list(csv.DictReader(file))
 
 
 if __name__ == "__main__":

@@ -63,11 +63,13 @@ def by_vmap(
     each = vmap(grad_and_value(loss))
 
     def iterate() -> Tensor:
+        losses: Tensor
         grads, losses = each(params, x, y)
         momentum.step([grads[name] for name in params])
         return losses
 
-    return torch.compile(iterate) if compiled else iterate
+    fast: Iterate = torch.compile(iterate) if compiled else iterate
+    return fast
 
 
 def by_groups(
@@ -126,8 +128,8 @@ class Folded:
                 weight = self.params[f"{prefix}weight"].flatten(0, 1)
                 return F.conv2d(x, weight, None, layer.stride, layer.padding, groups=self.workers)
             case nn.BatchNorm2d():
-                scales = (self.params[prefix + key].flatten() for key in ("weight", "bias"))
-                return F.batch_norm(x, None, None, *scales, training=True, eps=layer.eps)
+                weight, bias = (self.params[prefix + key].flatten() for key in ("weight", "bias"))
+                return F.batch_norm(x, None, None, weight, bias, training=True, eps=layer.eps)
             case nn.AdaptiveAvgPool2d():
                 return x.mean((2, 3))
             case nn.Flatten():
@@ -136,7 +138,7 @@ class Folded:
                 weight, bias = (self.params[prefix + key] for key in ("weight", "bias"))
                 return torch.baddbmm(bias[:, None].to(x.dtype), x, weight.mT.to(x.dtype))
             case nn.ReLU() | nn.Identity():
-                return layer(x)
+                return F.relu(x) if isinstance(layer, nn.ReLU) else x
         y = F.relu(self.run(f"{prefix}norm1", self.run(f"{prefix}conv1", x)))
         y = self.run(f"{prefix}norm2", self.run(f"{prefix}conv2", y))
         return F.relu(y + self.run(f"{prefix}shortcut", x))

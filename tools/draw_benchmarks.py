@@ -1,0 +1,259 @@
+"""Draw and tabulate docs/benchmarks.md from results/benchmarks: a picture for each question.
+
+    python tools/draw_benchmarks.py
+
+peers.csv, growth.csv and clients.csv are written by programs in benchmarks/, measured.csv is a copy
+of figures in benchmarks/RESULTS.md. A table stands between `<!-- table: name -->` and
+`<!-- end -->`.
+"""
+
+import csv
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from html import escape
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from picture import IMAGES, WIDTH, chart, legend, picture
+
+from partavg.report.palette import LIGHT
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results" / "benchmarks"
+PAGE = ROOT / "docs" / "benchmarks.md"
+MARKS = re.compile(r"(<!-- table: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+LEFT, TOP, ROW, SPAN = 560, 56, 24, 330  # SPAN pixels for all of the axis
+SIDES = {0: "plain loop", 1: "partavg"}
+NAMES = {
+    "loop": "plain loop",
+    "pfl": "pfl-research 0.6",
+    "fedjax": "FedJAX",
+    "flower": "Flower's simulation",
+}
+Row = dict[str, str]
+
+
+class Dot(NamedTuple):
+    """How many times as long something takes."""
+
+    work: str
+    beside: str
+    ours: str
+    theirs: str
+    unit: str
+    times: float
+    day: str
+
+
+def rows(name: str) -> list[Row]:
+    """What a file holds; nothing where there is none yet."""
+    path = RESULTS / f"{name}.csv"
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def number(text: str) -> float:
+    """A figure as pages write it."""
+    return float(text.replace(",", ""))
+
+
+def peers() -> list[Dot]:
+    """What others take, in units of what ours takes."""
+    return [
+        Dot(*common(row), number(row["theirs"]) / number(row["ours"]), row["day"])
+        for row in rows("measured")
+        if row["question"] == "peers"
+    ]
+
+
+def floor() -> list[Dot]:
+    """What ours takes, in units of what it would at best; a rate is better if it is larger."""
+    found = []
+    for row in rows("measured"):
+        if row["question"] == "floor":
+            times = number(row["ours"]) / number(row["theirs"])
+            times = 1 / times if row["unit"] == "TFLOP/s" else times
+            found.append(Dot(*common(row), times, row["day"]))
+    return found
+
+
+def common(row: Row) -> tuple[str, str, str, str, str]:
+    """What is measured, as a page says it."""
+    work = row["work"] if row["machine"] == "H200" else f"{row['work']}, {row['machine']}"
+    return work, row["beside"], row["ours"], row["theirs"], row["unit"]
+
+
+class Turns(NamedTuple):
+    """Runs of a peer with the number of threads that is best for it."""
+
+    work: str
+    peer: str
+    threads: str
+    seconds: dict[str, float]
+
+    @property
+    def middle(self) -> float:
+        """The median."""
+        return median(self.seconds.values())
+
+
+def in_turn() -> Iterator[tuple[Turns, list[float]]]:
+    """Of peers.csv each peer at its best, and ratios to ours at its best, turn by turn."""
+    found: dict[tuple[str, str], Turns] = {}
+    for row in (known := rows("peers")):
+        key, threads = (row["work"], row["peer"]), row["threads"]
+        alike = [r for r in known if ((r["work"], r["peer"]), r["threads"]) == (key, threads)]
+        turns = Turns(*key, threads, {r["run"]: number(r["seconds"]) for r in alike})
+        if key not in found or turns.middle < found[key].middle:
+            found[key] = turns
+    for turns in found.values():
+        ours = found[turns.work, "partavg"].seconds
+        yield turns, [value / ours[run] for run, value in turns.seconds.items()]
+
+
+def is_ours(row: Row) -> bool:
+    """Whether partavg is what was timed."""
+    return "partavg" in (row.get("peer"), row.get("side"))
+
+
+def dots(title: str, found: Sequence[tuple[str, float]], ends: tuple[float, float]) -> str:
+    """A line for each, with a dot on a logarithmic axis."""
+    low, high = map(math.log10, ends)
+    height = TOP + ROW * len(found) + 34
+
+    def across(times: float) -> float:
+        return LEFT + SPAN * (math.log10(times) - low) / (high - low)
+
+    drawn = [f'<text class="head" x="20" y="24">{escape(title)}</text>']
+    for power in range(math.ceil(low), math.floor(high) + 1):
+        x = across(10**power)
+        drawn.append(f'<path class="grid" d="M{x:.1f} {TOP - 12}V{height - 30}"/>')
+        drawn.append(f'<text x="{x:.1f}" y="{height - 12}" text-anchor="middle">{10**power}</text>')
+    for place, (label, times) in enumerate(found):
+        y, x = TOP + ROW * place + 6, across(times)
+        drawn.append(f'<text x="{LEFT - 14}" y="{y + 5}" text-anchor="end">{escape(label)}</text>')
+        drawn.append(f'<circle cx="{x:.1f}" cy="{y}" r="5" fill="{LIGHT.lines[1]}"/>')
+        drawn.append(f'<text x="{x + 10:.1f}" y="{y + 5}">{times:.3g}</text>')
+    return picture(LEFT + SPAN + 60, height, drawn)
+
+
+def draw_peers() -> str:
+    """Others beside ours, on both machines."""
+    found = [(f"{dot.work}: {dot.beside}", dot.times) for dot in peers()]
+    for turns, ratios in in_turn():
+        if turns.peer != "partavg":
+            found.append((f"{WORKS[turns.work]}: {NAMES[turns.peer]}", median(ratios)))
+    return dots("Time of others, in units of ours (logarithmic)", found, (0.8, 400))
+
+
+WORKS = {"mlp": "MLP, 128 users, CPU", "cifar10": "CNN, 50 of 1,000 users, CPU"}
+
+
+def draw_floor() -> str:
+    """Ours beside what the machine allows."""
+    found = [(f"{dot.work}: {dot.beside}", dot.times) for dot in floor()]
+    return dots("Our time, in units of a floor (logarithmic)", found, (0.5, 12))
+
+
+def draw_growth() -> str:
+    """An iteration of one worker against the number of workers, and against parameters."""
+    parts: list[str] = []
+    charts = (
+        ("workers", "µs of an iteration for each worker, MLP 64-64-64-10", "workers"),
+        ("parameters", "ns of an iteration for each parameter, 16 workers", "parameters"),
+    )
+    for place, (grows, title, label) in enumerate(charts):
+        lines = []
+        for color, side in SIDES.items():
+            points = [
+                (number(row[grows]), per(row))
+                for row in rows("growth")
+                if row["grows"] == grows and is_ours(row) == (side == "partavg")
+            ]
+            lines.append((color, points))
+        parts += chart(place, title, label, lines, log_x=True)
+    return picture(2 * WIDTH, 366, parts + legend(SIDES, (56, 176)))
+
+
+def per(row: Row) -> float:
+    """Microseconds for each worker, or nanoseconds for each of its parameters."""
+    each = 1e3 * number(row["ms"]) / number(row["workers"])
+    return each if row["grows"] == "workers" else 1e3 * each / number(row["parameters"])
+
+
+def table_of_dots(found: Callable[[], list[Dot]], what: str) -> Iterator[str]:
+    """A line for each comparison."""
+    yield f"| work | beside | ours | theirs | {what} | measured |"
+    yield "|---|---|---|---|---|---|"
+    for dot in found():
+        figures = f"{dot.ours} {dot.unit} | {dot.theirs} {dot.unit} | {dot.times:.3g}"
+        yield f"| {dot.work} | {dot.beside} | {figures} | {dot.day} |"
+
+
+def table_in_turn() -> Iterator[str]:
+    """A line for each peer, with what it was run on."""
+    yield "| work | peer | threads | seconds a round | times ours | n |"
+    yield "|---|---|---|---|---|---|"
+    for (work, peer, threads, own), ratios in in_turn():
+        seconds = own.values()
+        name, beside = "**partavg**", ""
+        if peer != "partavg":
+            beside = f"{median(ratios):.3g} ({min(ratios):.3g} to {max(ratios):.3g})"
+            name = NAMES[peer]
+        spread = f"{median(seconds):.3g} ({min(seconds):.3g} to {max(seconds):.3g})"
+        yield f"| {WORKS[work]} | {name} | {threads} | {spread} | {beside} | {len(seconds)} |"
+
+
+def table_of_growth() -> Iterator[str]:
+    """A line for each size."""
+    yield "| workers | parameters of each | partavg, ms | engine | plain loop, ms | n |"
+    yield "|---|---|---|---|---|---|"
+    known = rows("growth")
+    for row in filter(is_ours, known):
+        size = row["grows"], row["workers"], row["parameters"]
+        loops = [r for r in known if (r["grows"], r["workers"], r["parameters"]) == size]
+        loop = " ".join(spread(r) for r in loops if not is_ours(r)) or "–"
+        count = f"{int(row['workers']):,} | {int(row['parameters']):,}"
+        yield f"| {count} | {spread(row)} | {row['engine']} | {loop} | {row['n']} |"
+
+
+def spread(row: Row) -> str:
+    """A median, and between what."""
+    return f"{row['ms']} ({row['fastest']} to {row['slowest']})"
+
+
+TABLES: dict[str, Callable[[], Iterator[str]]] = {
+    "peers": lambda: table_of_dots(peers, "times ours"),
+    "peers-in-turn": table_in_turn,
+    "floor": lambda: table_of_dots(floor, "times the floor"),
+    "growth": table_of_growth,
+}
+PICTURES = {
+    "benchmarks-peers": draw_peers,
+    "benchmarks-floor": draw_floor,
+    "benchmarks-growth": draw_growth,
+}
+
+
+def written(page: str) -> str:
+    """The page with its tables as the files say them."""
+
+    def table(found: re.Match[str]) -> str:
+        return found[1] + "\n".join(TABLES[found[2]]()) + "\n" + found[4]
+
+    return MARKS.sub(table, page)
+
+
+def main() -> None:
+    """Write the pictures and the page's tables."""
+    for name, draw in PICTURES.items():
+        (IMAGES / f"{name}.svg").write_text(draw(), encoding="utf-8")
+    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
