@@ -305,7 +305,7 @@ class Simulation:
         self._states = ProcessStates(self._processes, self.active, len(split), common)
         own = self._current.plan.local
         moves = participation is not None and participation.moves
-        if own.params and moves and not participation is not None and participation.puts_away:
+        if participation and moves and own.params and not participation.puts_away:
             self.workers.local_taken = self.workers.taken.clone()
         if participation and (moves or (self.local and self.active < len(split))):
             names = kept(participation, self._solver, self.workers, shared, own)
