@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
 from tempfile import TemporaryDirectory
@@ -70,15 +71,30 @@ def shell(tmp_path: Path, scratch: Path) -> Shell:
     return run
 
 
+@pytest.mark.skipif(find_spec("dp_accounting") is None, reason="dp-accounting is not installed")
 @fault("The page", "the commands of “From nothing to three clients”, as they stand there")
 def test_from_nothing_to_three_clients(shell: Shell, tmp_path: Path) -> str:
     shell(blocks("From nothing to three clients").replace("9092", str(free_port())))
     folder = RunFolder(tmp_path / "runs" / "fashion")
     summary = folder.summary()
-    assert [row["clients"] for row in folder.rows()] == [[0, 1, 2]] * 16
-    assert summary["accuracy"] > 0.5
+    rows = list(folder.rows())
+    assert len([row for row in rows if row["stage"] == "exchange"]) == 12
+    assert [row["step"] for row in rows if "clients_accuracy" in row] == [20, 40, 60]
     assert folder.settings()["flower.keys"] == str(tmp_path / "clients.keys")
-    return "a finished run of three clients, over TLS, each known by its key"
+    assert summary["epsilon"] == pytest.approx(222.98, abs=0.01), "as the page has it"
+    assert summary["delta"] == 1e-5
+    assert summary["clients_accuracy"] > 0.2, "the noise is another one every time"
+    assert "clients" not in summary, "a private run does not tell"
+    report = (folder.path / "report.html").read_text()
+    assert "Clients of fashion" not in report
+    assert "Accuracy of clients" in report
+    assert "ε</th>" in report
+    assert "<td>223</td><td>1.0e-05</td>" in report, "ε and its δ"
+    assert "private, changes clipped at 1, noise of 0.1 clips, δ = 1e-05" in report
+    return (
+        "a finished run of three clients, over TLS, each known by its key and measuring the "
+        "model on its own test samples, with that, ε and δ in the report"
+    )
 
 
 @fault("The page", "the commands of “On one machine, without a network”, as they stand there")
@@ -92,5 +108,6 @@ def test_on_one_machine_without_a_network(shell: Shell, tmp_path: Path, scratch:
     assert not shell(commands)
     folder = RunFolder(tmp_path / "runs" / "fashion")
     assert [row["clients"] for row in folder.rows()] == [[0, 1, 2]] * 16
+    assert "Clients of fashion" in (folder.path / "report.html").read_text()
     assert not list(scratch.glob("partavg-*"))
     return "a finished run of three clients, and nothing left running"

@@ -297,7 +297,7 @@ class FederatedRun:
             **self._spent(),
             "clients": {
                 str(client): {
-                    "samples": member.samples,
+                    **({} if self._ledger else {"samples": member.samples}),
                     "sent": member.sent,
                     "received": member.received,
                     "late": member.late,

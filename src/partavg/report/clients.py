@@ -94,7 +94,7 @@ def _seen(about: About) -> str:
 
 
 _COLUMNS = (
-    _Column("samples", lambda about: f"{about['samples']:,}"),
+    _Column("samples", _count("samples"), always=False),
     _Column("test samples", _count("tests"), always=False),
     _Column("accuracy %", _scored("accuracy", ".2f", 100), always=False),
     _Column("test loss", _scored("loss", ".4f"), always=False),
