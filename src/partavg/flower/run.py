@@ -233,7 +233,7 @@ class FederatedRun:
             "received": {str(client): member.received for client, member in members.items()},
         }
         if self._ledger and (spent := self._ledger.epsilon()) is not None:
-            row["epsilon"] = spent
+            row[self._epsilon] = spent
         if exchange.samples and not self._ledger:
             row["samples"] = {str(client): count for client, count in exchange.samples.items()}
         if exchange.late:
@@ -264,8 +264,9 @@ class FederatedRun:
             parts.append(f"{here} of {all_of_them} clients")
         if "seconds" in row:
             parts.append(f"{row['seconds']:.1f} s")
-        if "epsilon" in row:
-            parts.append(f"ε {row['epsilon']:.2f}")
+        for key, called in (("epsilon", "ε"), ("epsilon_local", "local ε")):
+            if key in row:
+                parts.append(f"{called} {row[key]:.2f}")
         for key, called in (("accuracy", "accuracy"), ("clients_accuracy", "clients' accuracy")):
             if key in row:
                 parts.append(f"{called} {100 * row[key]:.2f} %")
@@ -322,7 +323,12 @@ class FederatedRun:
         if self._ledger is None or found is None:
             return {}
         why = {"stopped_by": "max_epsilon"} if self.server.progress.spent else {}
-        return {"epsilon": found, "delta": self._ledger.delta, **why}
+        return {self._epsilon: found, "delta": self._ledger.delta, **why}
+
+    @property
+    def _epsilon(self) -> str:
+        spending = self._settings.spending
+        return spending.key if spending else ""
 
 
 def ledger_of(settings: Settings, folder: Path) -> Ledger | None:

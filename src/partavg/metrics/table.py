@@ -43,8 +43,7 @@ def columns(summaries: Iterable[Row], asked: Iterable[Metric] = ()) -> list[Colu
         for metric in presented(asked)
         if metric.key not in hidden
         for column in metric.columns
-        if column.key in known
-        or not (is_extra(metric.key) or metric.sums or metric.key in (*OF_CLIENTS, "epsilon"))
+        if column.key in known or not (is_extra(metric.key) or metric.sums or metric.key in _RARE)
     ]
 
 
@@ -134,9 +133,22 @@ def _train_loss(at: Moment) -> Value:
     return at.on_train.loss if shown else None
 
 
-def _epsilon(at: Moment) -> Value:
-    spent, wanted = at.simulation.spending, at.step == at.steps or at.due(at.options.evaluate_every)
-    return spent.epsilon(at.step) if spent and wanted else None
+def _epsilons() -> Iterator[Metric]:
+    """What private runs spent; noise of each client's own promises something else."""
+
+    def seen(key: str) -> Measure:
+        def measure(at: Moment) -> Value:
+            spent = at.simulation.spending
+            wanted = at.step == at.steps or at.due(at.options.evaluate_every)
+            return spent.epsilon(at.step) if spent and spent.key == key and wanted else None
+
+        return measure
+
+    yield Metric("epsilon", seen("epsilon"), "ε", "Of private runs: what was spent, at their δ",
+                 kind="cost", column="ε", form=".3g", progress="ε {:.2f}")  # fmt: skip
+    yield Metric("epsilon_local", seen("epsilon_local"), "ε of local noise",
+                 "Of what each client told the server, at the run's δ",
+                 kind="cost", column="local ε", form=".3g", progress="local ε {:.2f}")  # fmt: skip
 
 
 def _smallest_local(at: Moment) -> Value:
@@ -250,8 +262,7 @@ _ALWAYS = (
     Metric("bits_per_byte", _bits_per_byte, "Bits per byte", f"{_ON_TEST}, of a text",
            column="bits per byte", form=".4f", chart="log", progress="bits/byte {:.3f}",
            better="lower"),
-    Metric("epsilon", _epsilon, "ε", "Of private runs: what was spent, at their δ", kind="cost",
-           column="ε", form=".3g", progress="ε {:.2f}"),
+    *_epsilons(),
     Metric("tokens", _tokens, unit="M", kind="cost", column="M tokens seen", form=".2f",
            chart="none"),
     *_locals(),
@@ -272,6 +283,8 @@ _ALWAYS = (
 
 OF_CLIENTS = frozenset(metric.key for metric in _clients())
 """Those of clients' own models."""
+_RARE = OF_CLIENTS | {"epsilon", "epsilon_local"}
+"""Columns of runs that have them, and of no others."""
 
 _ASKED = (
     Metric("top_k", title="Top-{k} accuracy", note=f"{_ON_TEST}, %", unit="%",
