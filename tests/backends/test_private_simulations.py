@@ -429,6 +429,17 @@ def test_epsilon_of_local_noise_is_called_so(tmp_path: Path) -> None:
     assert ">local ε<" in page
 
 
+@needs_accountant
+def test_clients_that_measure_are_not_singled_out() -> None:
+    keys = []
+    for privacy in (Privacy(clip=0.5, noise=3.0), None):
+        made = simulation(privacy=privacy)
+        rows = partavg.follow(made, 4, test=task(), test_split="alike", every=4).rows
+        keys.append({key for key in rows[-1] if key.startswith("clients_")})
+    assert keys[0] == {"clients_accuracy", "clients_loss"}
+    assert keys[1] - keys[0] == {"clients_accuracy_worst", "clients_accuracy_spread"}
+
+
 def right(outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
     return (outputs.argmax(1) == targets).sum(), len(targets)
 
