@@ -220,6 +220,17 @@ def test_clients_measure_what_was_released_and_nothing_of_their_own(tmp_path: Pa
         Settings.read({**SETTINGS, **changes, "averaging.local": '["2.*"]'})
 
 
+def test_clients_that_could_measure_are_not_asked_unless_settings_say_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = server(federation(tmp_path, {}, test=measured_on))
+    run._test = None
+    with caplog.at_level(logging.WARNING, "flwr"):
+        rows = list(run)
+    assert "set metrics.clients_every if they may" in caplog.text
+    assert not any("accuracy" in row or "clients_accuracy" in row for row in rows)
+
+
 def raw_changes(folder: Path, changes: dict[str, Any]) -> tuple[FederatedRun, list[Tensor]]:
     """A run, and all that clients sent in it."""
     grid = federation(folder, changes)

@@ -186,13 +186,17 @@ class FederatedRun:
 
     def _check_tested(self) -> None:
         """Say so, once, if nobody has test samples; raise a ValueError if they were asked for."""
-        if (
-            self._test is not None
-            or self._said_untested
-            or any(member.tests for member in self.server.roster.values())
-        ):
+        tests = any(member.tests for member in self.server.roster.values())
+        unasked = tests and self._ledger and not self._settings.config.metrics.clients_every
+        if self._test is not None or self._said_untested or (tests and not unasked):
             return
         self._said_untested = True
+        if unasked:
+            log.warning(
+                "partavg: only clients have test samples, which privacy does not protect, and so "
+                "there will be no accuracy: set metrics.clients_every if they may measure"
+            )
+            return
         if self._asked:
             raise ValueError(
                 f"metrics.extra = {self._asked[0].key!r} is measured on test samples, and neither "
