@@ -23,9 +23,10 @@ AGGREGATES = ("median", "trimmed", "norm_bound", "geometric_median")
 SCHEMES = {"partial": 20, "periodic": 1}
 
 
-def simulation(data: Path, *settings: str) -> Simulation:
+def simulation(data: Path, engine: str, *settings: str) -> Simulation:
     """The demo, with an engine that does not change from one run to the next."""
-    config = load("demo", ["engine.name=fused", "training.steps=1000000", *settings]).config()
+    given = [f"engine.name={engine}", "training.steps=1000000", *settings]
+    config = load("demo", given).config()
     samples = create("data", config.data, data)
     return build.simulation(config, samples, torch.device("cpu"))
 
@@ -38,9 +39,11 @@ def seconds(made: Simulation, steps: int) -> float:
     return (process_time() - began) / steps
 
 
-def ratios(data: Path, parts: int, weights: str, blocks: int) -> Iterator[tuple[str, float, float]]:
+def ratios(
+    data: Path, engine: str, parts: int, weights: str, blocks: int
+) -> Iterator[tuple[str, float, float]]:
     """Each aggregate, the seconds of an iteration, and how many of the mean's that is."""
-    given = f"averaging.parts={parts}", f"averaging.weights={weights}"
+    given = engine, f"averaging.parts={parts}", f"averaging.weights={weights}"
     made = {name: simulation(data, *given, f"aggregate.name={name}") for name in AGGREGATES}
     mean = simulation(data, *given)
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in made}
@@ -58,10 +61,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=Path("data"), help="the folder of datasets")
     parser.add_argument("--blocks", type=int, default=9, help="of 20 iterations")
+    parser.add_argument("--engine", default="fused", help="fused, vmapped or looped")
     given = parser.parse_args()
     for scheme, parts in SCHEMES.items():
         for weights in ("uniform", "samples"):
-            for name, time, ratio in ratios(given.data, parts, weights, given.blocks):
+            for name, time, ratio in ratios(given.data, given.engine, parts, weights, given.blocks):
                 print(f"{scheme:9} {weights:8} {name:17} {1e3 * time:6.1f} ms  {ratio:5.2f}")
 
 

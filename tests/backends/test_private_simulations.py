@@ -421,6 +421,31 @@ def norm_of_first(at: Any) -> float:
     return float(at.simulation.workers.params[0].norm())
 
 
+@needs_accountant
+def test_epsilon_of_local_noise_is_called_so(tmp_path: Path) -> None:
+    for name, local in (("one", False), ("two", True)):
+        made = simulation(privacy=Privacy(clip=0.5, noise=3.0, local=local))
+        partavg.follow(made, 8, test=task(), out=tmp_path / name, every=4)
+    one, two = (
+        json.loads((tmp_path / name / "summary.json").read_text()) for name in ("one", "two")
+    )
+    assert ("epsilon" in one, "epsilon_local" in one) == (True, False)
+    assert ("epsilon" in two, "epsilon_local" in two) == (False, True)
+    page = write_page(tmp_path / "report.html", gather([tmp_path])).read_text()
+    assert ">local ε<" in page
+
+
+@needs_accountant
+def test_clients_that_measure_are_not_singled_out() -> None:
+    keys = []
+    for privacy in (Privacy(clip=0.5, noise=3.0), None):
+        made = simulation(privacy=privacy)
+        rows = partavg.follow(made, 4, test=task(), test_split="alike", every=4).rows
+        keys.append({key for key in rows[-1] if key.startswith("clients_")})
+    assert keys[0] == {"clients_accuracy", "clients_loss"}
+    assert keys[1] - keys[0] == {"clients_accuracy_worst", "clients_accuracy_spread"}
+
+
 def right(outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
     return (outputs.argmax(1) == targets).sum(), len(targets)
 

@@ -221,6 +221,17 @@ def test_clients_measure_what_was_released_and_nothing_of_their_own(tmp_path: Pa
         Settings.read({**SETTINGS, **changes, "averaging.local": '["2.*"]'})
 
 
+def test_clients_that_could_measure_are_not_asked_unless_settings_say_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = server(federation(tmp_path, {}, test=measured_on))
+    run._test = None
+    with caplog.at_level(logging.WARNING, "flwr"):
+        rows = list(run)
+    assert "set metrics.clients_every if they may" in caplog.text
+    assert not any("accuracy" in row or "clients_accuracy" in row for row in rows)
+
+
 def raw_changes(folder: Path, changes: dict[str, Any]) -> tuple[FederatedRun, list[Tensor]]:
     """A run, and all that clients sent in it."""
     grid = federation(folder, changes)
@@ -706,8 +717,8 @@ def test_local_noise_is_added_before_a_message_leaves_and_once(
     assert len(twice) == CLIENTS
     assert all(torch.equal(*both) for both in twice)
     summary = json.loads(run.folder.summary_path.read_text())
-    assert summary["epsilon"] == pytest.approx(Accountant(25.0).epsilon_of({1.0: 2, 2.0: 1}))
-    assert not any("samples" in one for one in summary["clients"].values()), "nobody was told"
+    assert "epsilon" not in summary, "what is promised is another thing, and called so"
+    assert summary["epsilon_local"] == pytest.approx(Accountant(25.0).epsilon_of({1.0: 2, 2.0: 1}))
 
 
 def test_settings_of_a_private_run_are_those_of_a_recipe() -> None:

@@ -379,11 +379,11 @@ class Simulation:
         return self.spending.last_step(steps) if self.spending else steps
 
     def spent(self) -> dict[str, float]:
-        """What a private run has spent so far, ε and δ; nothing of another."""
+        """What a private run has spent so far, ε (of local noise `epsilon_local`) and δ."""
         if self.spending is None:
             return {}
-        spent = self.spending.epsilon(self.workers.step)
-        return {} if spent is None else {"epsilon": spent, "delta": self.spending.privacy.delta}
+        key, spent = self.spending.key, self.spending.epsilon(self.workers.step)
+        return {} if spent is None else {key: spent, "delta": self.spending.privacy.delta}
 
     def train(self, until: int, watch: Watch = unwatched) -> Iterator[Record]:
         """Train up to step `until`; yield a record after each iteration."""

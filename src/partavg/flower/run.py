@@ -186,13 +186,17 @@ class FederatedRun:
 
     def _check_tested(self) -> None:
         """Say so, once, if nobody has test samples; raise a ValueError if they were asked for."""
-        if (
-            self._test is not None
-            or self._said_untested
-            or any(member.tests for member in self.server.roster.values())
-        ):
+        tests = any(member.tests for member in self.server.roster.values())
+        unasked = tests and self._ledger and not self._settings.config.metrics.clients_every
+        if self._test is not None or self._said_untested or (tests and not unasked):
             return
         self._said_untested = True
+        if unasked:
+            log.warning(
+                "partavg: only clients have test samples, which privacy does not protect, and so "
+                "there will be no accuracy: set metrics.clients_every if they may measure"
+            )
+            return
         if self._asked:
             raise ValueError(
                 f"metrics.extra = {self._asked[0].key!r} is measured on test samples, and neither "
@@ -233,7 +237,7 @@ class FederatedRun:
             "received": {str(client): member.received for client, member in members.items()},
         }
         if self._ledger and (spent := self._ledger.epsilon()) is not None:
-            row |= {"epsilon": spent, "delta": self._ledger.delta}
+            row |= {self._epsilon: spent, "delta": self._ledger.delta}
         if exchange.samples and not self._ledger:
             row["samples"] = {str(client): count for client, count in exchange.samples.items()}
         if exchange.late:
@@ -264,8 +268,9 @@ class FederatedRun:
             parts.append(f"{here} of {all_of_them} clients")
         if "seconds" in row:
             parts.append(f"{row['seconds']:.1f} s")
-        if "epsilon" in row:
-            parts.append(f"ε {row['epsilon']:.2f} at δ = {row['delta']:g}")
+        for key, called in (("epsilon", "ε"), ("epsilon_local", "local ε")):
+            if key in row:
+                parts.append(f"{called} {row[key]:.2f} at δ = {row['delta']:g}")
         for key, called in (("accuracy", "accuracy"), ("clients_accuracy", "clients' accuracy")):
             if key in row:
                 parts.append(f"{called} {100 * row[key]:.2f} %")
@@ -322,7 +327,12 @@ class FederatedRun:
         if self._ledger is None or found is None:
             return {}
         why = {"stopped_by": "max_epsilon"} if self.server.progress.spent else {}
-        return {"epsilon": found, "delta": self._ledger.delta, **why}
+        return {self._epsilon: found, "delta": self._ledger.delta, **why}
+
+    @property
+    def _epsilon(self) -> str:
+        spending = self._settings.spending
+        return spending.key if spending else ""
 
 
 def ledger_of(settings: Settings, folder: Path) -> Ledger | None:

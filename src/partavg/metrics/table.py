@@ -134,14 +134,31 @@ def _train_loss(at: Moment) -> Value:
     return at.on_train.loss if shown else None
 
 
-def _epsilon(at: Moment) -> Value:
-    spent, wanted = at.simulation.spending, at.step == at.steps or at.due(at.options.evaluate_every)
-    return spent.epsilon(at.step) if spent and wanted else None
+def _spent_is_told(at: Moment) -> bool:
+    return at.step == at.steps or at.due(at.options.evaluate_every)
+
+
+def _epsilons() -> Iterator[Metric]:
+    """What private runs spent; noise of each client's own promises something else."""
+
+    def seen(key: str) -> Measure:
+        def measure(at: Moment) -> Value:
+            spent = at.simulation.spending
+            told = spent and spent.key == key and _spent_is_told(at)
+            return spent.epsilon(at.step) if spent and told else None
+
+        return measure
+
+    yield Metric("epsilon", seen("epsilon"), "ε", "Of private runs: what was spent, at their δ",
+                 kind="cost", column="ε", form=".3g", progress="ε {:.2f}")  # fmt: skip
+    yield Metric("epsilon_local", seen("epsilon_local"), "ε of local noise",
+                 "Of what each client told the server, at their δ",
+                 kind="cost", column="local ε", form=".3g", progress="local ε {:.2f}")  # fmt: skip
 
 
 def _delta(at: Moment) -> Value:
     spent = at.simulation.spending
-    return spent.privacy.delta if spent and _epsilon(at) is not None else None
+    return spent.privacy.delta if spent and _spent_is_told(at) else None
 
 
 def _smallest_local(at: Moment) -> Value:
@@ -255,8 +272,7 @@ _ALWAYS = (
     Metric("bits_per_byte", _bits_per_byte, "Bits per byte", f"{_ON_TEST}, of a text",
            column="bits per byte", form=".4f", chart="log", progress="bits/byte {:.3f}",
            better="lower"),
-    Metric("epsilon", _epsilon, "ε", "Of private runs: what was spent, at their δ", kind="cost",
-           column="ε", form=".3g", progress="ε {:.2f}"),
+    *_epsilons(),
     Metric("delta", _delta, "δ", "At which an ε is", kind="cost", column="at δ", form=".1e",
            chart="none", progress="at δ = {:.1e}"),
     Metric("tokens", _tokens, unit="M", kind="cost", column="M tokens seen", form=".2f",
@@ -277,7 +293,7 @@ _ALWAYS = (
 )  # fmt: skip
 """What runs measure without being asked, in the order of a row's keys."""
 
-OF_PRIVACY = ("epsilon", "delta")
+OF_PRIVACY = ("epsilon", "epsilon_local", "delta")
 """Those of private runs."""
 
 OF_CLIENTS = frozenset(metric.key for metric in _clients())

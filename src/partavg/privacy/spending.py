@@ -30,6 +30,11 @@ class Spending:
             return Accountant(told.noise / 2, 1.0, told.delta)
         return Accountant(told.noise, self.fraction, told.delta)
 
+    @property
+    def key(self) -> str:
+        """What ε is called in rows and summaries: that of local noise is another promise."""
+        return "epsilon_local" if self.privacy.local else "epsilon"
+
     def cycles(self, step: int) -> int:
         """Cycles of which something was released up to a step."""
         interval = self.schedule.interval

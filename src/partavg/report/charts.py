@@ -99,8 +99,8 @@ def _against_steps(metric: Metric, groups: Sequence[Group]) -> Chart:
     key, scale, title = metric.key, metric.scale, metric.title or metric.key
     drawn = lines(groups, lambda run: curves.against_steps(run, key).scaled(1, scale))
     label = f"{title}, {metric.unit}" if metric.unit else title
-    note = f"Of private runs: what was spent, at δ = {_deltas(groups)}" if key == "epsilon" else ""
-    return Chart(key, title, note or metric.note, _STEP, label, drawn, metric.chart == "log")
+    note = metric.note.replace("at their δ", f"at δ = {_deltas(groups)}")
+    return Chart(key, title, note, _STEP, label, drawn, metric.chart == "log")
 
 
 def _deltas(groups: Sequence[Group]) -> str:
