@@ -43,6 +43,12 @@ class Noise(nn.Module):
         return self.layer(x + torch.randn_like(x))
 
 
+@pytest.fixture(autouse=True)
+def _one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads are for several; test_threads.py is about them."""
+    monkeypatch.setattr(choosing, "_threads", lambda chunk, workers: 1)
+
+
 def case(module: nn.Module, workers: int):
     model = RowModel(module, F.cross_entropy, torch.device("cpu"))
     batch = Batch(
@@ -244,7 +250,12 @@ def test_a_users_own_mistake_is_not_hidden() -> None:
 @pytest.mark.parametrize(
     ("engine", "chunk", "precision", "sentence"),
     [
-        ("turbo", 0, "auto", "engine = 'turbo' is not known: use auto, looped, vmapped, fused"),
+        (
+            "turbo",
+            0,
+            "auto",
+            "engine = 'turbo' is not known: use auto, looped, threads, vmapped, fused",
+        ),
         ("fuse", 0, "auto", r"engine = 'fuse' is not known: did you mean 'fused'\?"),
         (None, 0, "auto", "engine = 'None' is not known"),
         ("auto", -1, "auto", "chunk = -1 is no number of workers"),

@@ -16,12 +16,13 @@ from partavg.engines.fused import Fused
 from partavg.engines.fused.precision import Precision, resolve
 from partavg.engines.looped import Looped
 from partavg.engines.model import RowModel
+from partavg.engines.threads import Threaded, why_not
 from partavg.engines.vmapped import Vmapped
 from partavg.kernels.backend import without_triton
 from partavg.registry import check_name
 from partavg.sentences import reason, shown
 
-EngineName = Literal["auto", "looped", "vmapped", "fused"]
+EngineName = Literal["auto", "looped", "threads", "vmapped", "fused"]
 _FEW, _MANY = 2, 16  # rows to try a loop and a pass on
 _MOMENT = 0.1  # seconds to spend on timing one engine
 _KEPT = 4  # tensors of the parameters' size to leave room for: they, momentum, and two more
@@ -54,6 +55,8 @@ class Choice(NamedTuple):
             )
         if self.name == "looped":
             return Looped(model, [name for name in self.draws if name in OTHERS])
+        if self.name == "threads":
+            return Threaded(model, self.chunk)
         return Vmapped(model, self.chunk)
 
 
@@ -89,6 +92,8 @@ def choose(
         few, expected = _expected(looped.build(model), few, start, batch)
         if looped.draws or name == "looped":
             return looped
+        if name == "threads":
+            return _in_threads(chunk, model, few, batch, expected)
         why = ""
         if name == "fused" or (name == "auto" and few[0].is_cuda):
             with without_triton():  # the kernels are checked in the precision that is wanted
@@ -116,6 +121,10 @@ def choose(
             wanted = resolve(precision, model.dtype, few[0].device)
             if not _problem("fused", model, few, batch, expected, wanted):
                 able.append(Choice("fused", chunk, "", wanted, deterministic))
+            if _threads(chunk, workers) > 1 and not why_not(model.skeleton):
+                threads = Choice("threads", _threads(chunk, workers), "")
+                if not _problem("threads", model, few, batch, expected):
+                    able.append(threads)
     if name == "vmapped":
         if problem:
             raise ValueError(f"{problem}; use engine looped or auto")
@@ -125,6 +134,22 @@ def choose(
     choice = _fastest(able, model, start, batch)
     why += f"{problem}; " if problem else ""
     return choice._replace(reason=why + choice.reason)
+
+
+def _in_threads(chunk: int, model: RowModel, few: Rows, batch: Batch, expected: "_Trial") -> Choice:
+    """Threads, as configured, if they can run a model."""
+    problem = "engine threads is for a CPU" if few[0].is_cuda else why_not(model.skeleton)
+    problem = problem or _problem("threads", model, few, batch, expected)
+    if problem:
+        raise ValueError(f"{problem}; use engine looped or auto")
+    workers = len(batch.keys)
+    return Choice("threads", min(chunk or _threads(0, workers), workers), "as configured")
+
+
+def _threads(chunk: int, workers: int) -> int:
+    """How many threads to take: one for each core that torch uses, unless fewer are asked for."""
+    cores = torch.get_num_threads()
+    return min(chunk or cores, cores, workers)
 
 
 def check_engine(
@@ -217,14 +242,17 @@ def _fastest(able: Sequence[Choice], model: RowModel, start: Rows, batch: Batch)
     loop = least = _seconds(Looped(model, ()), _rows(start, min(_FEW, workers)), batch)
     best, times = Choice("looped", 1, ""), [f"looped {_milliseconds(loop)}"]
     for engine in able:
-        own, own_least = _in_passes(engine, model, start, batch, loop)
+        if engine.name == "threads":
+            rows = _rows(start, min(2 * engine.chunk, workers))
+            own, own_least = engine, _seconds(engine.build(model), rows, batch)
+        else:
+            own, own_least = _in_passes(engine, model, start, batch, loop)
         times.append(f"{engine.name} {_milliseconds(own_least)}")
         if own_least < least:
             best, least = own, own_least
     said = f"{', '.join(times)} per worker"
-    return best._replace(
-        reason=said if best.name == "looped" else f"{said} in chunks of {best.chunk}"
-    )
+    of_best = {"looped": "", "threads": f"; {best.chunk} threads"}
+    return best._replace(reason=said + of_best.get(best.name, f" in chunks of {best.chunk}"))
 
 
 def _in_passes(

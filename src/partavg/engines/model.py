@@ -146,6 +146,20 @@ class RowModel:
         self._running = _twin(self._module)
         self._homes = self._homes_in(self._running)
 
+    def twin(self) -> "RowModel":
+        """The same with a module of its own to run, so that both can hold a row at a time.
+
+        They share what is no part of rows, which no run may change.
+        """
+        own, tensors = copy.copy(self), (*self._module.parameters(), *self._module.buffers())
+        memory: dict[int, Any] = {id(tensor): tensor for tensor in tensors}
+        for parameter in self._parameters:
+            memory[id(parameter)] = type(parameter)(parameter.detach())
+        own._parameters = [memory[id(parameter)] for parameter in self._parameters]
+        own._running = copy.deepcopy(self._module, memory)
+        own._homes = own._homes_in(own._running)
+        return own
+
     def loss(
         self,
         params: Mapping[str, Tensor],
