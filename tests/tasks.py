@@ -7,6 +7,7 @@ import torch
 
 from partavg import checkpoint
 from partavg.backends.processes import Processes
+from partavg.client_files import ClientFiles
 from partavg.config import Config
 from partavg.data.dataset import Dataset, Samples
 from partavg.folder import RunFolder
@@ -98,6 +99,9 @@ def outcome(folder: Path) -> dict[str, bytes]:
     assert saved is not None
     tensors = {**state, **{k: v for k, v in saved["workers"].items() if torch.is_tensor(v)}}
     tensors |= saved["workers"]["memory"]
+    banks = ClientFiles(folder / "checkpoints").load(saved["workers"]["bank"], saved["beside"])
+    for name, bank in banks.items():
+        tensors |= {f"bank.{name}.{what}": tensor for what, tensor in bank.items()}
     summary = json.loads((folder / "summary.json").read_text())
     summary.pop("seconds")
     return {

@@ -1,4 +1,8 @@
-"""Checkpoints: written whole or not at all, named by their checksum, the last two kept."""
+"""Checkpoints: written whole or not at all, named by their checksum, the last two kept.
+
+A checkpoint may need files beside it, of what clients keep, with their checksums in their names,
+too: it lists them under "beside", is whole only with them, and they are kept as long as it is.
+"""
 
 import errno
 import hashlib
@@ -11,6 +15,7 @@ from typing import Any
 import torch
 
 _NAME = re.compile(r"step-(\d{9})-([0-9a-f]{64})\.pt")
+_BESIDE = re.compile(r"clients-[0-9a-f]{64}\.pt")
 _KEEP = 2
 
 
@@ -29,7 +34,17 @@ def save(folder: Path, step: int, payload: dict[str, Any], *, private: bool = Fa
     found = _newest_first(folder)
     for path in found[: found.index(target)] + found[found.index(target) + _KEEP :]:
         path.unlink()
+    _clear(folder)
     return target
+
+
+def save_clients(folder: Path, payload: dict[str, Any]) -> str:
+    """Write a file of what clients keep, which the next checkpoint may need; its name."""
+    draft = folder / "draft.tmp"
+    _write(draft, payload, f"no checkpoint could be written to {folder}")
+    target = folder / f"clients-{_digest(draft)}.pt"
+    draft.replace(target)
+    return target.name
 
 
 def save_model(path: Path, state: dict[str, Any]) -> None:
@@ -61,6 +76,26 @@ def keep(folder: Path, count: int) -> None:
     """Remove all but the newest ones."""
     for path in _newest_first(folder)[count:]:
         path.unlink()
+    _clear(folder)
+
+
+def _clear(folder: Path) -> None:
+    """Remove the files beside checkpoints that none of them needs."""
+    beside = [path for path in folder.glob("clients-*.pt") if _BESIDE.fullmatch(path.name)]
+    if beside:
+        needed = {name for path in _newest_first(folder) for name in _needed(path)}
+        for path in beside:
+            if path.name not in needed:
+                path.unlink()
+
+
+def _needed(path: Path) -> list[str]:
+    """The files that a checkpoint needs beside it; none of one that is damaged."""
+    try:
+        found = torch.load(path, weights_only=True, mmap=True).get("beside", [])
+    except Exception:  # whatever torch says of a damaged file
+        return []
+    return [name for name in found if _BESIDE.fullmatch(name)]
 
 
 def load(folder: Path) -> dict[str, Any] | None:
@@ -92,7 +127,10 @@ def _step(path: Path) -> int:
 
 
 def _is_whole(path: Path) -> bool:
-    return path.name == f"step-{_step(path):09d}-{_digest(path)}.pt"
+    if path.name != f"step-{_step(path):09d}-{_digest(path)}.pt":
+        return False
+    beside = [path.with_name(name) for name in _needed(path)]
+    return all(one.exists() and one.name.endswith(f"-{_digest(one)}.pt") for one in beside)
 
 
 def _newest_first(folder: Path) -> list[Path]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,8 @@ class RunFolder:
         kept = [self.summary_path, self.model_path, self.best_path, self.metrics_path]
         shown = [self.shown_path, self.split_path, self.report_path, *self.scalars.glob("events.*")]
         shown += self.bookmarks.glob("*.json")
-        return [*kept, *shown, *self.checkpoints.glob("step-*.pt")]
+        saved = (self.checkpoints.glob(f"{name}-*.pt") for name in ("step", "clients"))
+        return [*kept, *shown, *chain(*saved)]
 
     def stored_config(self, wanted: Config) -> Config:
         """The config of the run to resume, which must be the one wanted but for its budget.

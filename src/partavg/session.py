@@ -11,6 +11,7 @@ from partavg import checkpoint
 from partavg.backends.processes import OneProcess, Processes, dealt_evenly
 from partavg.backends.simulate import Simulation
 from partavg.best import Best, Patience
+from partavg.client_files import ClientFiles
 from partavg.config import Checkpoints
 from partavg.core.loop import Record
 from partavg.folder import RunFolder, write_json
@@ -62,6 +63,7 @@ class Session:
         self._simulation, self._meter, self._settings = simulation, meter, settings
         self._checkpoints, self._sinks = checkpoints, list(sinks)
         self._metrics: JsonLines | None = None
+        self._client_files = ClientFiles(folder.checkpoints) if folder else None
         if folder:
             self._metrics = JsonLines(
                 folder.metrics_path, lambda step: due(step, checkpoints.every)
@@ -124,28 +126,39 @@ class Session:
         self._settle()
         if self._folder is None:
             return
-        workers = self._simulation.state()
+        files = self._client_files
+        whole = self.processes.first(lambda: files is None or files.begin_anew)
+        workers, beside = self._simulation.state(whole=whole), list[str]()
         if self._writes:
             assert self._metrics
+            assert files
+            if workers["bank"]:
+                workers["bank"], beside = files.save(workers["bank"])
             checkpoint.save(
                 self._folder.checkpoints,
                 self.step,
                 {
                     "workers": workers,
+                    "beside": beside,
                     "metrics_length": self._metrics.length,
                     "seconds": self._seconds,
                     "timings": dict(self._meter.timings),
                 },
             )
+        self._simulation.saved()
 
     def restore(self) -> None:
         """Go on from the newest checkpoint; without one the start is the same again."""
         assert self._folder
         assert self._metrics
-        folder, saved = self._folder, Row()
+        assert self._client_files
+        folder, files, saved = self._folder, self._client_files, Row()
 
         def load() -> tuple[Row, list[Row]]:
             saved.update(checkpoint.load(folder.checkpoints) or {})
+            if beside := saved.get("beside"):
+                workers = saved["workers"]
+                saved["workers"] = {**workers, "bank": files.load(workers["bank"], beside)}
             length = saved.get("metrics_length", 0)
             folder.check_metrics(length)
             looks_back = saved and (self._stop or self._best)
@@ -156,6 +169,7 @@ class Session:
         if not about:
             return
         self._simulation.load(saved.get("workers"))
+        self._simulation.saved()
         self._metrics.length = about["metrics_length"]
         self._seconds = about["seconds"]
         self._meter.timings.update(about["timings"])

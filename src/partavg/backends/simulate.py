@@ -444,17 +444,25 @@ class Simulation:
                     current.see(workers, self.mean_loss(losses), record.lr)
                 yield record._replace(losses=losses)
 
-    def state(self) -> dict[str, Any]:
-        """All that training changed, to save; of several processes only the first has all of it."""
+    def state(self, *, whole: bool = True) -> dict[str, Any]:
+        """All that training changed, to save; of several processes only the first has all of it.
+
+        If not `whole`, what clients keep is there as far as it changed since `saved` was called.
+        """
         settings = {name: keys for name, keys in self.settings.items() if name != "engine"}
-        return {**self._states.collect(self.workers.state()), "settings": settings}
+        return {**self._states.collect(self.workers.state(whole=whole)), "settings": settings}
+
+    def saved(self) -> None:
+        """Say that all there is now was saved, see `state`."""
+        for rows in self.workers.bank.values():
+            rows.saved_()
 
     def load(self, saved: dict[str, Any] | None) -> None:
         """Go on from what `state()` was at some step; of several processes the first brings it.
 
         It must be the state of a simulation like this one.
         """
-        shapes = self._states.shapes(self.workers.state())
+        shapes = self._states.shapes(self.workers.state(whole=False))
         self._processes.first(lambda: check_state(saved, lambda: self.settings, shapes))
         state = {k: v for k, v in saved.items() if k != "settings"} if saved else None
         self.workers.load_(self._states.deal(state))

@@ -51,6 +51,7 @@ class Bank:
         self._make_room(clients)
         for block, here, there in self._found(clients):
             block[there] = rows[here]
+        self._changed[clients] = True
 
     def take(self, clients: Int[Tensor, "a"]) -> Shaped[Tensor, "a w"]:
         """A copy of the rows of some clients."""
@@ -67,10 +68,19 @@ class Bank:
         """Give all clients the same values in some columns."""
         for rows in (self.first, *self._blocks):
             rows[:, columns] = values.to(rows)
+        self._changed |= self._places >= 0
 
-    def state(self) -> SavedBank:
-        """All of it, to save: `first`, and the `rows` of the `clients` that have their own."""
-        return {"first": self.first, "clients": self.known, "rows": self.take(self.known)}
+    def state(self, *, whole: bool = True) -> SavedBank:
+        """What is to be saved: `first`, and the `rows` of the `clients` that have their own.
+
+        If not `whole`, of those whose row changed since all was `saved_`.
+        """
+        clients = self.known if whole else self._changed.nonzero().flatten()
+        return {"first": self.first, "clients": clients, "rows": self.take(clients)}
+
+    def saved_(self) -> None:
+        """What there is now was saved."""
+        self._changed[:] = False
 
     def load_(self, saved: SavedBank | Tensor) -> None:
         """Take back what `state` gave."""
@@ -83,6 +93,7 @@ class Bank:
 
     def _forget_(self) -> None:
         self._places = torch.full((self.clients,), -1)
+        self._changed = torch.zeros(self.clients, dtype=torch.bool)
         self._count = 0
         self._blocks: list[Tensor] = []
 

@@ -158,12 +158,15 @@ class Workers:
                 swap(own, self.bank[f"local.{name}"], leaving, coming)
                 put_back_(rows, spans, own)
 
-    def state(self) -> dict[str, Any]:
-        """All of it, to save; what is on its way is waited for."""
+    def state(self, *, whole: bool = True) -> dict[str, Any]:
+        """All of it, to save; what is on its way is waited for.
+
+        If not `whole`, the bank is what changed since it was saved.
+        """
         for message in self.pending.values():
             message["total"] = _arrived_or_not(message)
         rest = {name: getattr(self, name) for name in Workers.__slots__ if name != "layout"}
-        return {**rest, "bank": {name: kept.state() for name, kept in self.bank.items()}}
+        return {**rest, "bank": {name: kept.state(whole=whole) for name, kept in self.bank.items()}}
 
     def load_(self, saved: dict[str, Any]) -> None:
         """Take back what `state` gave, on any device; memory that fits is used again."""

@@ -151,7 +151,7 @@ class ModuleRow(Workers):
             self.store.forget()
         Workers.load_(self, saved)
 
-    def state(self) -> dict[str, Any]:
+    def state(self, *, whole: bool = True) -> dict[str, Any]:
         """All but what is in the module."""
         if self.store is not None:
             self.store.wait()
