@@ -53,7 +53,6 @@ def test_a_run(
     assert [row["peer"] for row in rows] == ["partavg", "loop"]
     assert found["partavg"]["loss"] == pytest.approx(found["loop"]["loss"], abs=0.2)
     assert all(float(row["seconds"]) > 0 for row in rows)
-    peers.main(
-        "--work tiny --rounds 2 --runs 1 --threads 1 --peers loop".split() + ["--out", str(out)]
-    )
+    words = "--work tiny --rounds 2 --runs 1 --threads 1 --peers loop"
+    peers.main([*words.split(), "--out", str(out)])
     assert [(row["peer"], row["run"]) for row in peers.kept(out)][2:] == [("loop", "1")]
