@@ -43,8 +43,8 @@ def test_a_run(
 
     monkeypatch.setattr(peers, "run", heard)
     out = tmp_path / "folder" / "peers.csv"
-    words = "--work tiny --rounds 40 --runs 1 --peers partavg,loop,pfl --pfl-python /no/python"
-    peers.main([*words.split(), "--out", str(out)])
+    words = "--work tiny --rounds 40 --runs 1 --threads 1 --peers partavg,loop,pfl"
+    peers.main([*words.split(), "--pfl-python", "/no/python", "--out", str(out)])
     printed = capsys.readouterr().out
     assert "pfl does not take part: /no/python cannot be run" in printed
     assert "times ours" in printed
@@ -53,3 +53,6 @@ def test_a_run(
     assert [row["peer"] for row in rows] == ["partavg", "loop"]
     assert found["partavg"]["loss"] == pytest.approx(found["loop"]["loss"], abs=0.2)
     assert all(float(row["seconds"]) > 0 for row in rows)
+    words = "--work tiny --rounds 2 --runs 1 --threads 1 --peers loop"
+    peers.main([*words.split(), "--out", str(out)])
+    assert [(row["peer"], row["run"]) for row in peers.kept(out)][2:] == [("loop", "1")]

@@ -31,15 +31,15 @@ def wait_briefly_after_all() -> bool:
     """
     import torch
 
-    if not _LATE or torch.get_num_threads() == 1:
+    if not _LATE or torch.get_num_threads() == 1 or not (paths := _openmp()):
         return False
     sleepers = max(1, len(os.sched_getaffinity(0)) - torch.get_num_threads() + 1)
-    added = [_add_threads(path, sleepers) for path in _openmp()]
+    added = [_add_threads(path, sleepers) for path in paths]
     return any(added)
 
 
 def _openmp() -> set[str]:
-    """GNU's OpenMP, as this process has loaded it."""
+    """GNU's OpenMP, as this process has loaded it; none is seen but on Linux."""
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
