@@ -179,6 +179,26 @@ def table(found: Sequence[Row]) -> list[str]:
             for result in results]  # fmt: skip
 
 
+WAYS = {
+    "permute": "models, all at once", "rolling-permute": "models, in turn",
+    "average": "their average, all at once", "listen": "what was heard, all at once",
+    "rolling-listen": "what was heard, in turn",
+}  # fmt: skip
+
+
+def crossed(found: Sequence[Row]) -> list[str]:
+    """The same by what newcomers begin with and for how many cycles they stay, as Markdown."""
+    cells = {}
+    for line in table(found):
+        scheme, _, accuracy, apart, sent = line.strip("| ").split(" | ")
+        cells[scheme] = f"{accuracy}<br>{apart}<br>{sent} MB"
+    lines = ["| newcomers begin with | stay a cycle | 2 cycles | 5 | 10 |", "|---|---|---|---|---|"]
+    for way, what in WAYS.items():
+        own = [cells.get(f"partial-{way}-{stay}", "") for stay in (1, 2, 5, 10)]
+        lines.append(f"| {what} | {' | '.join(own)} |")
+    return lines
+
+
 def _result(scheme: str, runs: Sequence[Mapping[str, str]]) -> Result:
     ended = [one for one in runs if one["accuracy"]]
     summaries = tuple({"accuracy": float(one["accuracy"]) / 100} for one in ended)

@@ -7,7 +7,7 @@ that redraws in every round, and partial averaging with τ = 11 that hands model
 or what newcomers heard, all at once or in turn, after 1, 2, 5 or 10 cycles. Each has the rate that
 is best for it on validation samples, and is then judged on the test set by five other seeds. Start
 it several times at once and they share the runs; stopped or killed, it goes on where it was.
-`--rows FILE` writes a line for each run, `--show FILE` prints the table of one.
+`--rows FILE` writes a line for each run, `--show FILE` prints the tables of one.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from pathlib import Path
 import few_active
 import torch
 
-RATES = (0.01, 0.02, 0.04, 0.08, 0.16)
+RATES = (0.005, 0.01, 0.02, 0.04, 0.08)
 QUICK = (
     "metrics.evaluate_every=1500",
     "metrics.discrepancy_every=0",
@@ -38,7 +38,8 @@ def main() -> None:
     parser.add_argument("--show", type=Path, help="print the table of such a file, and end")
     given = parser.parse_args()
     if given.show:
-        print("\n".join(few_active.table(few_active.read(given.show))))
+        found = few_active.read(given.show)
+        print("\n".join([*few_active.table(found), "", *few_active.crossed(found)]))
         return
     torch.set_num_threads(1)
     recipe = few_active.with_ways(few_active.STUDY, (*QUICK, *given.set))

@@ -12,6 +12,9 @@ from tests.limits import seconds
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import few_active  # noqa: E402
 import paper_tables  # noqa: E402
 
 PAGES = paper_tables.PAGES
@@ -65,3 +68,14 @@ def test_the_tables_of_language_models_are_those_of_the_rows() -> None:
     shown = [line for line in numbers.splitlines() if line.startswith(("| ", "### "))]
     assert len(shown) > 30
     assert shown == [line for line in done.stdout.splitlines() if line.startswith(("| ", "### "))]
+
+
+def test_the_tables_of_few_active_workers_are_those_of_the_rows() -> None:
+    found = few_active.read(ROOT / "results" / "participation" / "rows.csv")
+    page = (ROOT / "docs" / "solvers.md").read_text(encoding="utf-8")
+    section = page.partition("### What newcomers begin with")[2]
+    assert few_active.crossed(found) == list(rows(section))
+    periodic, *others = few_active.table(found)
+    assert len(others) == 18
+    assert "| 85.32 ± 0.28 | – | 71 |" in periodic
+    assert "85.32 ± 0.28 with 71 MB" in section
