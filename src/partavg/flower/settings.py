@@ -262,6 +262,11 @@ class Settings:
         )
         if promised:
             check_shown(self.config.metrics, averaging.local)
+        if promised and not promised.local and self.flower.first is not None:
+            raise ValueError(
+                f"flower.first = {self.flower.first:g} lets the answer of one client push out that "
+                f"of another, which privacy does not count: leave one of them out"
+            )
 
     def dump(self) -> str:
         """The TOML text of the settings."""
