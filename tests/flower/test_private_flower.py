@@ -31,6 +31,8 @@ from partavg.flower.transport import Transport
 from partavg.privacy.accountant import Accountant
 from partavg.privacy.ledger import LEDGER, Ledger
 from partavg.privacy.secret import secret_clients, secret_normal
+from partavg.report.page import write_page
+from partavg.report.runs import gather
 
 pytestmark = pytest.mark.skipif(
     find_spec("dp_accounting") is None, reason="dp-accounting is not installed"
@@ -585,6 +587,10 @@ def test_local_noise_is_added_before_a_message_leaves_and_once(
     summary = json.loads(run.folder.summary_path.read_text())
     assert summary["epsilon"] == pytest.approx(Accountant(25.0).epsilon_of({1.0: 2, 2.0: 1}))
     assert not any("samples" in one for one in summary["clients"].values()), "nobody was told"
+    page = write_page(tmp_path / "report.html", gather([tmp_path / "run"])).read_text()
+    table = page.partition("Clients of run")[2].partition("</table>")[0]
+    assert ">client 5</th>" in table
+    assert ">samples</th>" not in table
 
 
 def test_settings_of_a_private_run_are_those_of_a_recipe() -> None:
