@@ -118,7 +118,7 @@ def _is_client(about: object) -> bool:
     scored = about.get("scored", {})
     if not isinstance(scored, dict):
         return False
-    newer = {key: about.get(key, 0) for key in ("tests", "seen", "late", "absences")}
-    needed = {key: about.get(key) for key in ("samples", "sent", "received")}
+    newer = {key: about.get(key, 0) for key in ("samples", "tests", "seen", "late", "absences")}
+    needed = {key: about.get(key) for key in ("sent", "received")}
     numbers = all(map(_is_number, [*needed.values(), *newer.values(), *scored.values()]))
     return numbers and all(isinstance(one, dict) and "step" in one for one in about["away"])

@@ -11,6 +11,7 @@ from tests.flower.federation import federation, held_back, server
 from tests.flower.test_app import partavg as command
 from tests.processes import Command
 
+from partavg.flower.messages import PART
 from partavg.flower.state_folders import kept_in, may_go, remove
 
 SHORT = {"training.steps": 4, "metrics.clients_every": 4}
@@ -143,6 +144,30 @@ def test_mistakes_are_named(tmp_path: Path, arguments: Any, sentence: str) -> No
 def test_another_job_is_named(home: Path) -> None:
     with pytest.raises(ValueError, match="holds nothing of job 'gone': there are going, over"):
         kept_in(home, "gone")
+
+
+@pytest.mark.parametrize("how", ["listen", "average", "none"])
+def test_who_rests_at_the_end_hears_that_it_is_over(tmp_path: Path, how: str) -> None:
+    changes = {
+        "participation.fraction": 0.67, "participation.every": 4, "averaging.buffers": "every",
+        "participation.redistribution": how, "training.steps": 12, "averaging.parts": 2,
+        "metrics.evaluate_every": 0,
+    }  # fmt: skip
+    grid = federation(tmp_path, changes)
+    *_, row = server(grid)
+    assert (row["stage"], len(row["clients"])) == ("end", 2)
+    kept = [one for node in range(3) for one in kept_in(tmp_path / f"node{node}")]
+    assert [one.state for one in kept] == ["finished"] * 3
+    _, asked, reply = grid.log[-1]
+    assert PART not in asked.content, "no numbers travel for it"
+    assert PART not in reply.content
+
+
+def test_a_client_that_is_gone_at_the_end_keeps_its_state(tmp_path: Path) -> None:
+    grid = federation(tmp_path, {"training.steps": 4, "flower.patience": 0.0})
+    for row in server(grid):
+        grid.gone = {100} if row["step"] == 3 else grid.gone
+    assert [kept_in(tmp_path / f"node{n}")[0].state for n in range(2)] == ["unfinished", "finished"]
 
 
 def test_a_run_that_goes_on_is_not_over(tmp_path: Path) -> None:

@@ -49,7 +49,8 @@ class Orders:
         """The order of a client, as things stand: they may differ when it is asked again."""
         now = self.progress
         choose = self._to_examine if self.send == "scores" else self._handout
-        handout = choose(client, member)
+        goodbye = self.last and self.send == "nothing"
+        handout = Handout("nothing", (), None) if goodbye else choose(client, member)
         order = Order(
             token=now.token,
             turn=self.turn,

@@ -40,6 +40,8 @@ class Member:
     """The parts of which it has not heard the last average."""
     scored: dict[str, float] = field(default_factory=dict)
     """What it measured last: `step`, `loss` and `accuracy`."""
+    over: bool = False
+    """Whether it has heard that the run is over."""
     seen: int = 0
     """The step at which it answered last."""
 

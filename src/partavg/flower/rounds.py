@@ -211,6 +211,7 @@ class Rounds:
         member.seen = order.until
         if order.bring != "averages":  # to look at only
             member.heard(order.turn, handout.parts, averages=order.bring != "model")
+            member.over = order.last
         self._count_samples(found, client, reply.samples)
         return reply, array
 

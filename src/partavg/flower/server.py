@@ -126,6 +126,13 @@ class Server:
             self._rounds.gather()
         while self.progress.stage in stages:
             yield stages[self.progress.stage]()
+        self._say_goodbye()
+
+    def _say_goodbye(self) -> None:
+        """Tell clients that do not know it that the run is over: what they keep may go then."""
+        waiting = [c for c, member in self.roster.items() if member.turn >= 0 and not member.over]
+        if waiting:
+            self._round(sorted(waiting), self._steps, "nothing", self.progress.part, required=False)
 
     def _exchange(self) -> Exchange:
         """Let the active clients train until a part is due, and average it."""
@@ -275,7 +282,7 @@ class Server:
             send=send,
             due=due,
             active=self._active(max(1, now.step)),
-            last=now.stage in ("end", "evaluation") and until == self._steps,
+            last=now.stage in ("end", "evaluation", "done") and until == self._steps,
         )
         need = min(self._rules.min_clients, len(clients)) if required else 0
         found = self._rounds.ask(clients, orders, need=need, enough=enough)

@@ -247,11 +247,10 @@ class Settings:
         promised, averaging = asked.privacy, self.config.averaging
         if promised:
             check_shown(self.config.metrics, averaging.local)
-        if promised and self.flower.first is not None:
+        if promised and not promised.local and self.flower.first is not None:
             raise ValueError(
-                f"privacy does not go with flower.first = {self.flower.first:g}: a client that is "
-                f"not there lets another one in, and a sum would tell of both; leave it out, and "
-                f"use a flower.deadline"
+                f"flower.first = {self.flower.first:g} lets the answer of one client push out that "
+                f"of another, which privacy does not count: leave one of them out"
             )
 
     def dump(self) -> str:
