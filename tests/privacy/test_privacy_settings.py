@@ -30,3 +30,11 @@ from partavg.privacy.settings import Privacy
 def test_settings_that_cannot_be_get_a_sentence(mistake: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Privacy(**{"clip": 1.0, "noise": 1.0, **mistake})
+
+
+def test_a_clip_that_would_follow_noise_is_refused() -> None:
+    """It would be beyond all numbers in a few cycles."""
+    privacy = Privacy(clip=1.0, noise=1.0, quantile=0.5, quantile_noise=11.0)
+    with pytest.raises(ValueError, match="more than the 10 clients that are expected"):
+        privacy.noise_of_sums(10)
+    assert privacy.noise_of_sums(11) > 1

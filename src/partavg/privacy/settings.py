@@ -84,4 +84,9 @@ class Privacy:
                 f"privacy.quantile_noise = {bits / 2:g} leaves nothing of privacy.noise = "
                 f"{self.noise} for sums: use more than {self.noise / 2:g}, or more clients"
             )
+        if bits > 2 * expected:
+            raise ValueError(
+                f"privacy.quantile_noise = {bits / 2:g} is more than the {expected:g} clients that "
+                f"are expected, so that the clip would follow noise: use less, or leave it out"
+            )
         return 1 / sqrt(self.noise**-2 - bits**-2)
