@@ -28,6 +28,7 @@ from torch.nn import functional as F
 
 import partavg
 from partavg import checkpoint
+from partavg.client_files import ClientFiles
 from partavg.models import mlp
 
 COUNTS = (1_000, 10_000, 100_000)
@@ -114,12 +115,23 @@ def kept(made: partavg.Simulation) -> Row:
 
 
 def saved(made: partavg.Simulation) -> Row:
-    """A checkpoint: how long it takes, and how large it is."""
-    with tempfile.TemporaryDirectory() as folder:
-        made.state()  # which makes digests of samples and split, once
-        began = perf_counter()
-        path = checkpoint.save(Path(folder), made.workers.step, made.state())
-        return {"save_s": perf_counter() - began, "checkpoint_mb": path.stat().st_size / 1e6}
+    """The first checkpoint and, after a redraw, the next: how long they take, and how large."""
+    made.state(whole=False)  # which makes digests of samples and split, once
+    found: Row = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        files = ClientFiles(folder)
+        for which in ("first", "next"):
+            before, began = set(folder.iterdir()), perf_counter()
+            state = made.state(whole=files.begin_anew)
+            state["bank"], beside = files.save(state["bank"])
+            checkpoint.save(folder, made.workers.step, {"workers": state, "beside": beside})
+            found[f"{which}_save_s"] = perf_counter() - began
+            new = set(folder.iterdir()) - before
+            found[f"{which}_save_mb"] = sum(path.stat().st_size for path in new) / 1e6
+            made.saved()
+            cycle(made)
+    return found
 
 
 def spread(name: str, seconds: list[float]) -> Row:
@@ -159,8 +171,9 @@ def say(row: Row) -> None:
         f"{row['step_ratio']:.2f} ({row['step_ratio_low']:.2f} to {row['step_ratio_high']:.2f}) "
         f"times that of {row['active']:.0f} clients; n = {row['rounds']:.0f}\n"
         f"  {row['known']:,.0f} clients keep {row['bank_mb']:.1f} MB, all would "
-        f"{row['bank_of_all_mb']:,.1f}; a checkpoint {row['checkpoint_mb']:.1f} MB in "
-        f"{row['save_s']:.2f} s",
+        f"{row['bank_of_all_mb']:,.1f}; the first checkpoint {row['first_save_mb']:.1f} MB in "
+        f"{row['first_save_s']:.2f} s, the next {row['next_save_mb']:.1f} MB in "
+        f"{row['next_save_s']:.2f} s",
         flush=True,
     )
 
