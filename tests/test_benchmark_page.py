@@ -40,5 +40,5 @@ def test_what_was_copied_stands_in_the_results() -> None:
 
 
 def test_every_program_is_named() -> None:
-    for name in ("peers", "gpu", "growth", "start", "busy", "engines"):
+    for name in ("peers", "gpu", "growth", "start", "busy", "engines", "clients", "ranks"):
         assert f"python benchmarks/{name}.py" in PAGE

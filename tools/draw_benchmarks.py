@@ -179,6 +179,41 @@ def draw_growth() -> str:
     return picture(2 * WIDTH, 366, parts + legend(SIDES, (56, 176)))
 
 
+MEMORY = {0: "a row for all", 1: "partavg"}
+
+
+def draw_clients() -> str:
+    """What very many clients take: the memory of what they keep, and time."""
+    known = rows("clients")
+
+    def against(key: str) -> list[tuple[float, float]]:
+        return [(number(row["clients"]), number(row[key])) for row in known]
+
+    kept = [(0, against("bank_of_all_mb")), (1, against("bank_mb"))]
+    steps = [(1, against("step_ratio"))]
+    parts = [
+        *chart(0, "MB that clients keep after 310 steps", "clients", kept, log_x=True),
+        *chart(1, "A step, in units of one without them", "clients", steps, log_x=True),
+    ]
+    return picture(2 * WIDTH, 366, parts + legend(MEMORY, (56, 200)))
+
+
+def table_of_clients() -> Iterator[str]:
+    """A line for each number of clients."""
+    yield ("| clients | set-up, s | clients keep, MB | a row for all, MB | redraw, ms | step, ms | "
+           "times a step without | next checkpoint |")  # fmt: skip
+    yield "|---|---|---|---|---|---|---|---|"
+    for row in rows("clients"):
+        step = "{step_ratio} ({step_ratio_low} to {step_ratio_high})".format(**{
+            key: f"{number(row[key]):.2f}" for key in row if key.startswith("step_ratio")
+        })  # fmt: skip
+        cells = [form.format(number(row[key])) for key, form in (
+            ("setup_s", "{:.2g}"), ("bank_mb", "{:.0f}"), ("bank_of_all_mb", "{:,.0f}"),
+            ("redraw_ms", "{:.1f}"), ("step_ms", "{:.1f}"))]  # fmt: skip
+        saved = f"{number(row['next_save_mb']):.2g} MB in {1e3 * number(row['next_save_s']):.0f} ms"
+        yield f"| {int(row['clients']):,} | {' | '.join(cells)} | {step} | {saved} |"
+
+
 def per(row: Row) -> float:
     """Microseconds for each worker, or nanoseconds for each of its parameters."""
     each = 1e3 * number(row["ms"]) / number(row["workers"])
@@ -231,11 +266,13 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
     "peers-in-turn": table_in_turn,
     "floor": lambda: table_of_dots(floor, "times the floor"),
     "growth": table_of_growth,
+    "clients": table_of_clients,
 }
 PICTURES = {
     "benchmarks-peers": draw_peers,
     "benchmarks-floor": draw_floor,
     "benchmarks-growth": draw_growth,
+    "benchmarks-clients": draw_clients,
 }
 
 
