@@ -63,7 +63,10 @@ def made(**changes: Any) -> Simulation:
         ({"adapt": partavg.AdaComm}, r"adapt AdaComm is none"),
         ({"transform": lambda inputs: inputs}, r"is no function of inputs and keys"),
         ({"transform": "flip"}, r"transform 'flip' is no function"),
-        ({"engine": "turbo"}, r"engine = 'turbo' is not known: use auto, looped, vmapped, fused"),
+        (
+            {"engine": "turbo"},
+            r"engine = 'turbo' is not known: use auto, looped, threads, vmapped, fused",
+        ),
         ({"precision": "fp8"}, r"precision = 'fp8' is not known"),
         ({"store": "disk"}, r"store 'disk' is not known: use auto, device, host"),
         ({"device": "gpu"}, r"device 'gpu' cannot be used"),

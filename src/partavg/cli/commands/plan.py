@@ -18,7 +18,7 @@ Examples:
   partavg plan --model gpt2 --step-ms 900 --bandwidth 1Gbit --workers 8 --interval 32 --wire bf16
   partavg plan --parameters 7000000 --step-ms 50 --bandwidth 12.5MB --workers 4 --json plan.json
   partavg plan --model gpt2 --dtype bf16 --solver diloco --step-ms 900 --bandwidth 1GB --workers 8
-  partavg plan --model resnet20 --step-ms 8 --workers 128 --ranks 4 --bandwidth 300GB --backend nccl
+  partavg plan --model resnet20 --step-ms 8 --workers 128 --ranks 4 --bandwidth 300GB
 """
 
 
