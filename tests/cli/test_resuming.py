@@ -18,8 +18,8 @@ EVERYTHING = {
     "run": "mine.toml --scheme periodic --set solver.base='{momentum = 0.5}' --set a.b=-1 "
     "--data sets --out old --resume --force",
     "sweep": "mine.toml --grid training.lr=0.1,0.2 --grid 'a.b=uniform(0, 1)' --schemes periodic "
-    "--seeds 3 --tune-seeds 2 --budget 8 --validation 0.2 --search optuna --sampler gp --storage sqlite:///a.db "
-    "--jobs 2 --set a.b=1 --data sets --out old --resume --force",
+    "--seeds 3 --tune-seeds 2 --budget 8 --validation 0.2 --search optuna --sampler gp "
+    "--storage sqlite:///a.db --jobs 2 --set a.b=1 --data sets --out old --resume --force",
 }
 """Each with all that it takes."""
 
