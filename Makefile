@@ -21,7 +21,8 @@ TESTS_OF_IT := $(MATHEMATICS:%=tests/%) tests/test_personal.py \
 	tests/backends/test_numbers.py tests/backends/test_outer_steps.py \
 	tests/backends/test_listening.py tests/backends/test_freezing.py \
 	tests/backends/test_private_simulations.py
-PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+# Many tests wait for programs that they start: three at a time keep two cores at work.
+PYTEST := $(BIN)/python -m pytest -n 3 --dist worksteal
 
 test: $(READY)
 	$(PYTEST) $(TESTS_OF_IT) $(MATHEMATICS:%=--cov=src/partavg/%) \

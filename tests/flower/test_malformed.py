@@ -204,9 +204,11 @@ def test_malformed_hand_overs_are_left_out(tmp_path: Path, how: str) -> None:
     one, grid = malicious(tmp_path, hands_over, WORST, **changes)
     rows = list(server(grid))
     assert rows[-1]["step"] == 14
-    assert len(one.said) >= 2
-    for turn, what in one.said:
-        row = next(row for number, row in enumerate(rows, 1) if number == turn)
+    answered = [(turn, what) for turn, what in one.said if turn <= len(rows)]
+    assert len(answered) >= 2
+    assert len(one.said) - len(answered) <= 1, "hearing that it is over makes no row"
+    for turn, what in answered:
+        row = rows[turn - 1]
         assert row["stage"] in ("redistribution", "dismissal", "end")
         assert why_not(what, row["away"]["0"])
 
