@@ -28,7 +28,7 @@ import torch
 from peer_work import WORKS
 
 import partavg
-from partavg.threads import SPINS
+from partavg.waiting_threads import SPINS
 
 HERE = Path(__file__).parent
 COLUMNS = "work", "peer", "version", "device", "threads", "run", "rounds", "seconds", "accuracy"

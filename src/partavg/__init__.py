@@ -9,7 +9,7 @@ import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from partavg.threads import wait_briefly as _wait_briefly
+from partavg.waiting_threads import wait_briefly as _wait_briefly
 
 _wait_briefly()  # before torch is imported
 

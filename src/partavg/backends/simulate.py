@@ -72,7 +72,7 @@ from partavg.privacy.settings import Privacy
 from partavg.scores.mean_loss import MeanLoss
 from partavg.sentences import reason
 from partavg.solvers.sgd import SGD
-from partavg.threads import wait_briefly_after_all
+from partavg.waiting_threads import wait_briefly_after_all
 
 Augment = Callable[[Any, Tensor | None], Any]
 """(stored inputs, a key per worker to draw from, or None when evaluating) -> what a model sees."""
@@ -204,7 +204,7 @@ class Simulation:
         self._attacked = Attacked(
             attack, participation, clients=len(split), seed=seed, samples=known
         )
-        meets_lies = self._attacked.aggregate(aggregate)
+        under_attack = self._attacked.aggregate(aggregate)
         participation = by_chance(participation) if privacy else participation
         fraction = fraction_of(participation)
         self.spending = spending(privacy, fraction, schedule)
@@ -270,7 +270,7 @@ class Simulation:
             seed,
             own_workers(self._processes, self.active),
             self._processes.swap(len(split), self.active),
-            meets_lies,
+            under_attack,
             self._model.counters,
             mix,
             wire,
@@ -313,7 +313,7 @@ class Simulation:
             device = self._device if bank == "device" else torch.device("cpu")
             self.workers.keep(homes.stop - homes.start, names, device, own)
         self._current.prepare_(self.workers)
-        if meets_lies is not weighted_sum or privacy:
+        if under_attack is not weighted_sum or privacy:
             self.workers.remember_start_()
 
     @cached_property

@@ -129,8 +129,15 @@ class Server:
         self._say_goodbye()
 
     def _say_goodbye(self) -> None:
-        """Tell clients that do not know it that the run is over: what they keep may go then."""
-        waiting = [c for c, member in self.roster.items() if member.turn >= 0 and not member.over]
+        """Tell clients that do not know it that the run is over: what they keep may go then.
+
+        Nobody waits once more for one that was silent until its deadline.
+        """
+        waiting = [
+            client
+            for client, member in self.roster.items()
+            if member.turn >= 0 and not member.over and not member.missed
+        ]
         if waiting:
             self._round(sorted(waiting), self._steps, "nothing", self.progress.part, required=False)
 
