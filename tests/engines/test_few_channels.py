@@ -47,7 +47,7 @@ def test_other_layers_are_left_to_others(case) -> None:
 def test_every_tile_is_given_to_one_block(
     tiles: int, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(few_channels_cuda, "_processors", lambda device: 132)
+    monkeypatch.setattr(few_channels_cuda, "processors", lambda device: 132)
     each = few_channels_cuda._each(tiles, workers, 4, torch.device("cpu"))
     splits = -(-tiles // each)
     assert (splits - 1) * each < tiles <= splits * each

@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <map>
 #include <tuple>
 #include <ucontext.h>
 #include <utility>
@@ -21,7 +23,9 @@
 
 typedef unsigned short u16;
 typedef unsigned int u32;
+typedef unsigned long long u64;
 struct uint2 { u32 x, y; };
+struct float2 { float x, y; };
 struct alignas(16) uint4 { u32 x, y, z, w; };
 struct Index { int x, y; };
 static uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
@@ -87,6 +91,9 @@ static float __shfl_xor_sync(u32, float value, int across) {
   return __uint_as_float(together(&bits, 1)[lane() ^ across][0]);
 }
 
+static u32 __shfl_xor_sync(u32, u32 bits, int across) { return together(&bits, 1)[lane() ^ across][0]; }
+static void __syncwarp() { together(nullptr, 0); }
+
 static void read_matrices(u32* r, const u16* base, int offset, bool across) {
   uint64_t address = (uint64_t)(base + offset);
   u32 halves[2] = {(u32)address, (u32)(address >> 32)};
@@ -143,6 +150,77 @@ static void wait_all_but_one() {
     groups.erase(groups.begin());
   }
 }
+
+static void wait_all() { commit(), wait_all_but_one(), commit(), wait_all_but_one(); }
+
+// Barriers that copies announce themselves to; they arrive when somebody waits for them.
+struct Barrier { short expected, left; int bytes_and_phase; };
+static std::map<u64*, std::vector<Copy>> coming;
+static void prepare(u64* barrier, int announcements) { *(Barrier*)barrier = {(short)announcements, (short)announcements, 0}; }
+static void show_barriers() {}
+static void reach(u64* barrier, int announcements, int bytes) {
+  Barrier& own = *(Barrier*)barrier;
+  own.left -= announcements, own.bytes_and_phase += 2 * bytes, events++;
+  expect(own.left >= 0, "a barrier is passed twice");
+  if (own.left == 0 && own.bytes_and_phase / 2 == 0) own.left = own.expected, own.bytes_and_phase ^= 1;
+}
+static void announce(u64* barrier) { reach(barrier, 1, 0); }
+static void announce_bytes(u64* barrier, int bytes) {
+  ((Barrier*)barrier)->bytes_and_phase += 2 * bytes;
+  reach(barrier, 1, 0);
+}
+static void copy_block(u16* to, const u16* from, int bytes, u64* barrier) {
+  expect(aligned(to, 16) && aligned(from, 16) && bytes % 16 == 0, "a copy is not aligned");
+  const Copy one = {to, from, bytes, true};
+  if (early_copies) arrive(one), reach(barrier, 0, -bytes);
+  else coming[barrier].push_back(one);
+}
+static void await(u64* barrier, u32 parity) {
+  const std::vector<Copy> come = std::move(coming[barrier]);
+  coming[barrier].clear();
+  for (const Copy& c : come) arrive(c), reach(barrier, 0, -c.bytes);
+  while ((u32)(((Barrier*)barrier)->bytes_and_phase & 1) == parity) pause();
+}
+
+// Products of matrices in shared memory, as late as they are waited for.
+static u64 matrix(const u16* at, int along, int across) {
+  const u64 from = (char*)at - (char*)memory;
+  expect(from % 16 == 0 && along % 16 == 0 && across % 16 == 0, "a matrix is not aligned");
+  expect((along | across) >> 4 < 1 << 14, "blocks of a matrix are too far apart");
+  return from >> 4 | (u64)along << 12 | (u64)across << 28;
+}
+static float number_of(u64 matrix, int row, int k, bool lies_across) {
+  const char* at = (char*)memory + ((matrix & 0x3fff) << 4);
+  at += k / 8 * (matrix >> 12 & 0x3fff0) + row / 8 * (matrix >> 28 & 0x3fff0);
+  return half_of(*(const u16*)(at + (lies_across ? row % 8 * 2 + k % 8 * 16 : row % 8 * 16 + k % 8 * 2)), 0);
+}
+static std::map<int, std::vector<std::vector<std::function<void()>>>> products;
+template <int A_ACROSS, int B_ACROSS, int COUNT>
+static void add_product(float (&sums)[COUNT], u64 a, u64 b) {
+  float* d = sums;
+  const int first = current % 128 / 32 * 16 + lane() / 4, second = lane() % 4 * 2;
+  const auto work = [=] {
+    for (int i = 0; i < COUNT; i++)
+      for (int k = 0; k < 16; k++)
+        d[i] += number_of(a, first + i / 2 % 2 * 8, k, A_ACROSS) * number_of(b, i / 4 * 8 + second + i % 2, k, B_ACROSS);
+  };
+  auto& own = products[current];
+  if (own.empty()) own.emplace_back();
+  early_copies ? work() : own.back().push_back(work);
+}
+static void begin_products() {}
+static void commit_products() { products[current].emplace_back(); }
+template <int ALL_BUT>
+static void wait_for_products() {
+  auto& own = products[current];
+  for (; own.size() > ALL_BUT + 1; own.erase(own.begin()))
+    for (auto& work : own.front()) work();
+}
+static void show_to_products() {}
+template <int EACH>
+static void take_registers() {}
+template <int EACH>
+static void leave_registers() {}
 
 template <class... A, size_t... I>
 static void call(void (*kernel)(A...), void** given, std::index_sequence<I...>) {

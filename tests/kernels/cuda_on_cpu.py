@@ -5,16 +5,17 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
 import torch
 
-from partavg.engines.fused.convolution.few_channels_cuda import SOURCES
+from partavg.engines.fused.convolution import cuda_sources
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
+OF_GPU = "instructions", "warpgroups", "add_product"
+"""What `cuda_on_cpu.h` has words of its own for."""
 _RUN = """
 extern "C" void run(int across, int down, int threads, int shared, bool early, void** given) {
   early_copies = early;
@@ -26,7 +27,7 @@ extern "C" void run(int across, int down, int threads, int shared, bool early, v
 def compiled(
     name: str, constants: tuple[tuple[str, int], ...], memory: int, *, early_copies: bool = False
 ) -> Callable[..., None]:
-    """Stands in for `few_channels_cuda._compiled`."""
+    """Stands in for `cuda_sources.compiled`."""
     run = _built(name, constants)
 
     def call(grid: Any, block: Any, arguments: list[Any], shared: int) -> None:
@@ -42,14 +43,10 @@ def compiled(
 
 @cache
 def _built(name: str, constants: tuple[tuple[str, int], ...]) -> Any:
-    folder = resources.files("partavg.engines.fused.convolution") / "cuda"
-    given = "".join(f"#define {key} {int(value)}\n" for key, value in constants)
     start = Path(__file__).with_name("cuda_on_cpu.h").read_text()
-    kernel = "".join(
-        (folder / f"{part}.cu").read_text() for part in ("tiles", *SOURCES[name], name)
-    )
+    kernel = cuda_sources.source(name, constants, without=OF_GPU)
     where = Path(mkdtemp())
-    (where / "kernel.cpp").write_text(start + given + kernel + _RUN % name)
+    (where / "kernel.cpp").write_text(start + kernel + _RUN % name)
     options = ["-O1", "-std=c++17", "-w", "-shared", "-fPIC", "kernel.cpp", "-o", "kernel.so"]
     subprocess.run([COMPILER, *options], cwd=where, check=True, capture_output=True, text=True)
     run = ctypes.CDLL(str(where / "kernel.so")).run

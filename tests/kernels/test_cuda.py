@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from partavg.engines.fused import dispatch
+from partavg.engines.fused.convolution import cuda_sources
 from partavg.engines.fused.convolution import few_channels_cuda as kernels
 from partavg.engines.fused.convolution.case import Case, Window
 from partavg.engines.fused.convolution.few_channels_cuda import NormAfter, NormBefore
@@ -25,8 +26,8 @@ WORKERS, COUNT = 2, 3  # images, fewer than a tile of the smallest ones holds
 def _on_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     compiled = partial(cuda_on_cpu.compiled, early_copies=request.param)
-    monkeypatch.setattr(kernels, "_compiled", compiled)
-    monkeypatch.setattr(kernels, "_processors", lambda device: 1)  # many tiles for a block
+    monkeypatch.setattr(cuda_sources, "compiled", compiled)
+    monkeypatch.setattr(kernels, "processors", lambda device: 1)  # many tiles for a block
 
 
 def distance(found: Tensor, expected: Tensor) -> float:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from partavg.engines.fused.convolution import few_channels_cuda, operation
+from partavg.engines.fused.convolution import cuda_sources, few_channels_cuda, operation
 from partavg.engines.fused.dispatch import Device
 from partavg.engines.fused.program import Program
 from partavg.engines.fused.rows import Rows
@@ -179,8 +179,8 @@ def _on_cpu() -> Iterator[None]:
         patch.setattr(few_channels, "measure", lambda x: None)
         hopper = Device(triton=True, cuda=True, hopper=True, compiler=True)
         patch.setattr(operation, "device_of", lambda x: hopper)
-        patch.setattr(few_channels_cuda, "_compiled", cuda_on_cpu.compiled)
-        patch.setattr(few_channels_cuda, "_processors", lambda device: 3)
+        patch.setattr(cuda_sources, "compiled", cuda_on_cpu.compiled)
+        patch.setattr(few_channels_cuda, "processors", lambda device: 3)
         yield
 
 
@@ -218,9 +218,9 @@ def test_gradients_of_a_network(
     }
     x, outer = torch.randn(2, WORKERS, COUNT, 16, SIZE, SIZE).bfloat16()
     started: list[str] = []
-    start = few_channels_cuda._start
+    start = few_channels_cuda.start
     monkeypatch.setattr(
-        few_channels_cuda, "_start", lambda n, *a: (started.append(n), start(n, *a))
+        few_channels_cuda, "start", lambda n, *a: (started.append(n), start(n, *a))
     )
     found = gradients(network, dict(leaves), x, outer)
     assert started.count("both_gradients") == together

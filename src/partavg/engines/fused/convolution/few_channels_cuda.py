@@ -5,25 +5,15 @@ tiles of pixels in shared memory, the next one on its way, and read all taps fro
 BatchNorm has to add up over all pixels, forward and backward, they add up as they write them.
 """
 
-from functools import cache
-from importlib import resources
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from partavg.engines.fused.convolution.tiling import BothGradients, Constants, Tiling, transposed
-from partavg.kernels.binaries import kernel
-from partavg.kernels.launch import only_compiled
+from partavg.engines.fused.convolution.cuda_sources import evenly, processors, start
+from partavg.engines.fused.convolution.tiling import BothGradients, Tiling, transposed
 
 _SPLITS = 32  # partial sums that BatchNorm adds up
-SOURCES = {
-    "pack_weights": (),
-    "convolve": ("pixels",),
-    "weight_gradient": ("taps",),
-    "both_gradients": ("pixels", "taps"),
-}
-"""The kernels, each in a file of its name, and what they are made of besides what all share."""
 
 
 class NormBefore(NamedTuple):
@@ -58,7 +48,7 @@ def pack_weights(weight: Tensor, own: Tiling) -> tuple[Tensor, Tensor]:
     constants = own.constants(VEC=vec, VEC_BACK=vec_back, FLIP=own.STRIDE == 1, THREADS=256)
     memory = 16 * own.C * (own.TAPS + 1) * 4
     grid = own.K // 16, len(weight)
-    _start("pack_weights", constants, memory, grid, [weight, *both, weight.stride(0)])
+    start("pack_weights", constants, memory, grid, [weight, *both, weight.stride(0)])
     return both[0], both[1]
 
 
@@ -113,7 +103,7 @@ def _convolve(
         norm = [before.x, z, before.mean, before.rstd, before.weight, before.bias]
     apart = before.weight.stride(0) if before else 0
     tensors = [x, weight, y if added is None else added, *norm, y, partial]
-    _start("convolve", constants, cut["memory"], (splits, workers), [*tensors, count, each, apart])
+    start("convolve", constants, cut["memory"], (splits, workers), [*tensors, count, each, apart])
     return y, partial, each * own.pixels * scale * scale
 
 
@@ -128,7 +118,7 @@ def weight_gradient(x: Tensor, grad: Tensor, own: Tiling) -> Tensor:
     out = torch.empty((splits, workers, own.K, own.REAL, side, side), device=x.device)
     constants = own.constants(**{name: cut[name] for name in ("RW", "SIDE", "THREADS", "BLOCKS")})
     arguments = [x, grad, out, count, each, workers]
-    _start("weight_gradient", constants, cut["memory"], (splits, workers), arguments)
+    start("weight_gradient", constants, cut["memory"], (splits, workers), arguments)
     return out[0] if splits == 1 else out.sum(0)
 
 
@@ -162,41 +152,10 @@ def both_gradients(
         *(count, each, workers, after.sums.shape[1]),
         *(after.weight.stride(0), before.weight.stride(0)),
     ]
-    _start("both_gradients", constants, cut["memory"], (splits, workers), arguments)
+    start("both_gradients", constants, cut["memory"], (splits, workers), arguments)
     return dx, partial, dweight
 
 
 def _each(tiles: int, workers: int, blocks: int, device: torch.device) -> int:
-    """Tiles for one block, so that all blocks end at about the same time."""
-    slots = blocks * _processors(device)
-
-    def time(splits: int) -> tuple[int, int]:
-        return -(-splits * workers // slots) * -(-tiles // splits), splits
-
-    return -(-tiles // min(range(1, min(tiles, _SPLITS) + 1), key=time))
-
-
-@cache
-def _processors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count
-
-
-@cache
-def _compiled(name: str, constants: Constants, memory: int) -> Any:
-    folder = resources.files(__package__) / "cuda"
-    given = "".join(f"#define {key} {int(value)}\n" for key, value in constants)
-    parts = "instructions", "tiles", *SOURCES[name], name
-    source = "".join((folder / f"{part}.cu").read_text() for part in parts)
-    torch.cuda.synchronize()  # so that a thread of its own knows the device
-    found = kernel(given + source, name)
-    found.set_shared_memory_config(memory)
-    return found
-
-
-def _start(
-    name: str, constants: Constants, memory: int, grid: tuple[int, int], arguments: list[Any]
-) -> None:
-    """Start a kernel on a grid of blocks, or remember to compile it."""
-    if not only_compiled((name, constants), lambda: _compiled(name, constants, memory)):
-        threads = dict(constants)["THREADS"]
-        _compiled(name, constants, memory)((*grid, 1), (threads, 1, 1), arguments, memory)
+    """Tiles for one block."""
+    return evenly(tiles, workers, blocks * processors(device), _SPLITS)

@@ -18,8 +18,6 @@ __device__ __forceinline__ int image_of(int strip, int p) {
 __device__ __forceinline__ int column_of(int strip, int p) {
   return GW >= 16 ? strip % PER_ROW * 16 + p : p % GW;
 }
-__device__ __forceinline__ float low(u32 both) { return __uint_as_float(both << 16); }
-__device__ __forceinline__ float high(u32 both) { return __uint_as_float(both & 0xffff0000u); }
 
 // Begins to copy the inputs of tile t of a worker's `count` images, zeros where there are none. A
 // tile is as wide as its images: the rim's columns are zero from the start and stay so, and pixels
