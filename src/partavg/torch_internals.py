@@ -20,8 +20,11 @@ if TYPE_CHECKING:  # not every torch is built with it
     from torch.distributed.distributed_c10d import ProcessGroup, Store
 
 
-def cuda_compiler() -> Callable[[str, str], Any] | None:
-    """From a kernel's source and name to the kernel; None without one, and others must do."""
+def cuda_compiler() -> Callable[[str, str, str], Any] | None:
+    """From a kernel's source, its name and the GPU's to the kernel; None without one.
+
+    A GPU is called by its capability, as nvcc calls it: "90a".
+    """
     return getattr(torch.cuda, "_compile_kernel", None)
 
 
@@ -32,8 +35,8 @@ class Binary(NamedTuple):
     name: str
 
 
-def cuda_in_two_steps() -> tuple[Callable[[str, str], Binary], Callable[[Binary], Any]] | None:
-    """What `cuda_compiler` does: from source and name to a binary, and from there to the kernel.
+def cuda_in_two_steps() -> tuple[Callable[[str, str, str], Binary], Callable[[Binary], Any]] | None:
+    """What `cuda_compiler` does: from source and names to a binary, and from there to the kernel.
 
     None where torch has no such steps; then nothing can be kept between them.
     """
@@ -42,8 +45,8 @@ def cuda_in_two_steps() -> tuple[Callable[[str, str], Binary], Callable[[Binary]
     except ImportError:
         return None
 
-    def compiled(source: str, name: str) -> Binary:
-        content, called = _nvrtc_compile(source, name)
+    def compiled(source: str, name: str, device: str) -> Binary:
+        content, called = _nvrtc_compile(source, name, device)
         if not (isinstance(content, bytes) and isinstance(called, str)):
             raise TypeError("torch returns something else than a binary and a name")
         return Binary(content, called)

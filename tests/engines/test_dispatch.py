@@ -17,7 +17,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "fused-engine.md").read_text()
 CPU = Device()
 INTERPRETER = Device(triton=True, compiler=True)
 AMPERE = Device(triton=True, cuda=True, compiler=True)
-HOPPER = Device(triton=True, cuda=True, hopper=True, compiler=True)
+HOPPER = Device(triton=True, cuda=True, hopper=True, compiler=True, groups=True)
 DEVICES = {"CPU": CPU, "Ampere": AMPERE, "Hopper": HOPPER}
 DTYPES = {"bf16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
 
@@ -92,7 +92,13 @@ def test_the_page_names_every_folder_and_file() -> None:
         (case(16, 16, 32, dtype=torch.float32), HOPPER, "any channels"),
         (case(16, 16, 32, dtype=torch.float64), HOPPER, "grouped"),
         (case(64, 64, 8, contiguous=False), HOPPER, "any channels"),
-        (case(160, 160, 32), HOPPER, "many channels"),
+        (case(160, 160, 32), HOPPER, "squares"),
+        (case(128, 640, 8), HOPPER, "squares"),
+        (case(160, 160, 32), HOPPER._replace(groups=False), "many channels"),
+        (case(160, 160, 28), HOPPER, "many channels"),
+        (case(160, 160, 32, bias=True), HOPPER, "many channels"),
+        (case(160, 192, 32), HOPPER, "many channels"),
+        (case(160, 160, 32, 5), HOPPER, "many channels"),
         (case(160, 160, 32), AMPERE, "one worker at a time"),
         (case(160, 160, 32), INTERPRETER, "any channels"),
         (case(160, 160, 32, 3, 2), HOPPER, "one worker at a time"),

@@ -176,10 +176,12 @@ static void copy_block(u16* to, const u16* from, int bytes, u64* barrier) {
   else coming[barrier].push_back(one);
 }
 static void await(u64* barrier, u32 parity) {
-  const std::vector<Copy> come = std::move(coming[barrier]);
-  coming[barrier].clear();
-  for (const Copy& c : come) arrive(c), reach(barrier, 0, -c.bytes);
-  while ((u32)(((Barrier*)barrier)->bytes_and_phase & 1) == parity) pause();
+  for (;; pause()) {
+    const std::vector<Copy> come = std::move(coming[barrier]);
+    coming[barrier].clear();
+    for (const Copy& c : come) arrive(c), reach(barrier, 0, -c.bytes);
+    if ((u32)(((Barrier*)barrier)->bytes_and_phase & 1) != parity) return;
+  }
 }
 
 // Products of matrices in shared memory, as late as they are waited for.

@@ -12,7 +12,7 @@ from torch.cuda import _utils
 from partavg.kernels import binaries
 from partavg.torch_internals import cuda_in_two_steps
 
-Compiler = Callable[[str, str], Any]
+Compiler = Callable[..., Any]
 
 
 class Torch:
@@ -20,10 +20,12 @@ class Torch:
 
     def __init__(self) -> None:
         self.compiled: list[str] = []
+        self.devices: list[str] = []
         self.whole: list[str] = []
 
-    def compile(self, source: str, name: str) -> Any:
+    def compile(self, source: str, name: str, device: str) -> Any:
         self.compiled.append(source)
+        self.devices.append(device)
         return b"binary\n\0of " + source.encode(), f"_Z{name}"
 
     def load(self, content: bytes, names: list[str]) -> dict[str, str]:
@@ -31,7 +33,7 @@ class Torch:
             raise RuntimeError("CUDA error: device kernel image is invalid")
         return {name: f"{name} {content!r}" for name in names}
 
-    def compile_kernel(self, source: str, name: str) -> str:
+    def compile_kernel(self, source: str, name: str, device: str) -> str:
         self.whole.append(source)
         return "made as a whole"
 
@@ -74,6 +76,7 @@ def test_a_binary_is_for_what_it_was_made_from(
     given = {"source": "source", "name": "sum"} | {what: "other"}
     binaries.kernel(given["source"], given["name"])
     assert len(pretended.compiled) == 2
+    assert pretended.devices == ["90a", "80" if what == "GPU" else "90a"]
 
 
 @pytest.mark.parametrize("content", [b"", b"_Zsum\nwrong\nbinary", b"_Zsum\n"])
@@ -95,11 +98,16 @@ def test_one_that_the_driver_refuses_is_made_again(
     assert len(pretended.compiled) == 2
 
 
-def _takes_more(source: str, name: str, needed: int) -> None: ...
+def _takes_more(source: str, name: str, device: str, needed: int) -> None: ...
 
 
 @pytest.mark.parametrize(
-    "other", [lambda source, name: b"binary", lambda source, name: ("text", name), _takes_more]
+    "other",
+    [
+        lambda source, name, device: b"binary",
+        lambda source, name, device: ("text", name),
+        _takes_more,
+    ],
 )
 def test_a_torch_with_other_steps_makes_it_as_a_whole(
     other: Compiler, pretended: Torch, monkeypatch: pytest.MonkeyPatch

@@ -219,9 +219,7 @@ def test_gradients_of_a_network(
     x, outer = torch.randn(2, WORKERS, COUNT, 16, SIZE, SIZE).bfloat16()
     started: list[str] = []
     start = few_channels_cuda.start
-    monkeypatch.setattr(
-        few_channels_cuda, "start", lambda n, *a: (started.append(n), start(n, *a))
-    )
+    monkeypatch.setattr(few_channels_cuda, "start", lambda n, *a: (started.append(n), start(n, *a)))
     found = gradients(network, dict(leaves), x, outer)
     assert started.count("both_gradients") == together
     for name, theirs in exact(network, dict(leaves), x, outer).items():

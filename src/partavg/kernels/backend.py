@@ -51,3 +51,9 @@ def like_hopper(device: torch.device) -> bool:
         return False
     properties = torch.cuda.get_device_properties(device)
     return int(getattr(properties, "shared_memory_per_block_optin", 0)) >= 227 * 1024
+
+
+@cache
+def has_warp_groups(device: torch.device) -> bool:
+    """Whether a GPU multiplies matrices in shared memory as Hopper does, and none before or after."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)

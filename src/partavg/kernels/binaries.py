@@ -34,13 +34,19 @@ def kernel(source: str, name: str) -> Any:
     """A kernel from its source, compiled now or in an earlier run."""
     whole, steps, place = cuda_compiler(), cuda_in_two_steps(), folder()
     assert whole is not None  # otherwise dispatch takes other kernels
+    given = source, name, called(torch.cuda.get_device_capability())
     if steps is None or place is None:
-        return whole(source, name)
+        return whole(*given)
     compiled, load = steps
     try:
-        return _kept(place / f"{_key(source, name)}.cubin", lambda: compiled(source, name), load)
+        return _kept(place / f"{_key(*given)}.cubin", lambda: compiled(*given), load)
     except Exception:  # torch promises nothing of single steps; a wrong source fails again, as such
-        return whole(source, name)
+        return whole(*given)
+
+
+def called(capability: tuple[int, int]) -> str:
+    """A GPU as compilers call it: "a" has what only this one can do, as Hopper's warp groups."""
+    return "{}{}{}".format(*capability, "a" if capability >= (9, 0) else "")
 
 
 def _kept(path: Path, compile: Callable[[], Binary], load: Callable[[Binary], Any]) -> Any:
@@ -53,9 +59,8 @@ def _kept(path: Path, compile: Callable[[], Binary], load: Callable[[Binary], An
     return made
 
 
-def _key(source: str, name: str) -> str:
+def _key(source: str, name: str, device: str) -> str:
     """What a binary depends on, in a few letters."""
-    device = torch.cuda.get_device_capability()
     known = source, name, device, torch.__version__, torch.version.cuda
     return hashlib.sha256(json.dumps(known).encode()).hexdigest()
 

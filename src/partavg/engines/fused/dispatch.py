@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from partavg.engines.fused.convolution.box import Box, Sizes
 from partavg.engines.fused.convolution.case import Case
+from partavg.engines.fused.convolution.squares_cuda import Squares
 from partavg.engines.fused.convolution.tiling import (
     MOST_SHARED,
     BothGradients,
@@ -21,7 +22,7 @@ from partavg.engines.fused.convolution.tiling import (
     tiling_of,
     transposed,
 )
-from partavg.kernels.backend import like_hopper, uses_triton
+from partavg.kernels.backend import has_warp_groups, like_hopper, uses_triton
 from partavg.torch_internals import cuda_compiler
 
 
@@ -36,17 +37,21 @@ class Device(NamedTuple):
     """It has a copy engine and 227 KiB of shared memory for a block."""
     compiler: bool = False
     """This torch compiles kernels written in CUDA."""
+    groups: bool = False
+    """It has Hopper's own instructions for groups of four warps."""
 
 
 def device_of(x: Tensor) -> Device:
     """The facts about a tensor's device."""
-    return Device(uses_triton(x), x.is_cuda, like_hopper(x.device), cuda_compiler() is not None)
+    compiler, groups = cuda_compiler() is not None, has_warp_groups(x.device)
+    return Device(uses_triton(x), x.is_cuda, like_hopper(x.device), compiler, groups)
 
 
 class Convolution(StrEnum):
     """The ways to convolve."""
 
     FEW_CHANNELS = "few channels"
+    SQUARES = "squares"
     MANY_CHANNELS = "many channels"
     ONE_WORKER_AT_A_TIME = "one worker at a time"
     ANY_CHANNELS = "any channels"
@@ -57,6 +62,8 @@ def convolution(case: Case, device: Device) -> Convolution:
     """The first way that can do it, in the order above."""
     if _few_channels(case, device):
         return Convolution.FEW_CHANNELS
+    if device.triton and device.groups and device.compiler and Squares.of(case):
+        return Convolution.SQUARES
     if _many_channels(case, device):
         return Convolution.MANY_CHANNELS
     if not _any_channels(case, device):

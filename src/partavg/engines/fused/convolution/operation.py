@@ -7,6 +7,7 @@ from torch import Tensor
 from partavg.engines.fused import dispatch
 from partavg.engines.fused.convolution import reference
 from partavg.engines.fused.convolution.case import Case, Window
+from partavg.engines.fused.convolution.squares_cuda import Squares
 from partavg.engines.fused.convolution.tiling import Tiling, tiling_of
 from partavg.engines.fused.dispatch import Convolution, device_of
 from partavg.engines.fused.norm.parameters import NormParameters
@@ -45,6 +46,10 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, window: Window) -> 
         from partavg.engines.fused.convolution.few_channels import few_channels
 
         both = few_channels(x, weight, _tiling(case))
+    elif way == Convolution.SQUARES:
+        from partavg.engines.fused.convolution.squares import InSquares
+
+        both = InSquares.apply(x, weight, Squares.of(case))  # type: ignore[no-untyped-call]
     elif way == Convolution.MANY_CHANNELS:
         from partavg.engines.fused.convolution.many_channels import ManyChannels
 

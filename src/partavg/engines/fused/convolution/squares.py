@@ -1,0 +1,33 @@
+"""Convolutions of wide networks in squares of 8 x 8 pixels, as a step of a pass."""
+
+from typing import Any
+
+from torch import Tensor
+from torch.autograd import Function
+
+from partavg.engines.fused.channels import channels_first, channels_last
+from partavg.engines.fused.convolution import squares_cuda as kernels
+from partavg.engines.fused.convolution.squares_cuda import Squares
+
+
+class InSquares(Function):
+    """conv2d; also returns its input, for others to use: their gradients are added on the way."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, own: Squares) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        x = channels_last(x)
+        packed = kernels.pack(weight, own)
+        ctx.own = own
+        ctx.save_for_backward(x, packed)
+        return channels_first(kernels.convolve(x, packed, own)), channels_first(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, added: Tensor | None) -> Any:
+        x, packed = ctx.saved_tensors
+        grad = channels_last(grad)
+        dx = None
+        if ctx.needs_input_grad[0]:
+            other = None if added is None else channels_last(added)
+            dx = channels_first(kernels.convolve(grad, packed, ctx.own, other, back=True))
+        return dx, kernels.weight_gradient(x, grad, ctx.own), None

@@ -1,0 +1,100 @@
+"""The convolutions of wide networks, in CUDA for Hopper's warp groups: bf16, 3 x 3, stride 1.
+
+A block brings squares of 8 x 8 pixels with their rims to shared memory once for all nine taps, so
+that a product waits for neither the memory nor the L2.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from partavg.engines.fused.convolution.case import Case
+from partavg.engines.fused.convolution.cuda_sources import evenly, processors, start
+from partavg.engines.fused.convolution.tiling import Constants
+
+_SPLITS = 16  # partial sums of the weights' gradient, at most
+_BARRIERS = 256
+_FEW = 256  # threads of the kernels that only move numbers
+
+
+class Squares(NamedTuple):
+    """A convolution of C channels to K: the constants of the kernels."""
+
+    C: int
+    K: int
+    GH: int
+    """Height and width of the images."""
+    GW: int
+
+    @classmethod
+    def of(cls, case: Case) -> "Squares | None":
+        """None where the kernels cannot do it."""
+        window = case.window
+        plain = window.stride == window.dilation == (1, 1) and window.groups == 1
+        same = case.taps == (3, 3) and window.rim == (1, 1)
+        sizes = cls(case.inputs, case.outputs, case.height, case.width)
+        whole = case.height % 8 == 0 and case.width % 8 == 0
+        wide = bool(_columns(sizes.C) and _columns(sizes.K))
+        able = plain and same and whole and wide and not case.bias and case.contiguous
+        return sizes if able and case.dtype == torch.bfloat16 else None
+
+    def per_worker(self, count: int) -> int:
+        """Squares of a worker's images."""
+        return count * self.GH * self.GW // 64
+
+    def constants(self, **more: int) -> Constants:
+        """For a kernel."""
+        return tuple({**self._asdict(), **more}.items())
+
+
+def _columns(channels: int) -> int:
+    """How many of so many outputs a block computes; 0 if it would waste some."""
+    return next((n for n in (160, 128) if channels % n == 0), 0)
+
+
+def pack(weight: Tensor, own: Squares) -> Tensor:
+    """Weights [m, K, C, 3, 3] as [m, 9, C / 8, K, 8] in bf16."""
+    packed = weight.new_empty(len(weight), 9, own.C // 8, own.K, 8, dtype=torch.bfloat16)
+    grid = own.K // 8 * (own.C // 32), len(weight)
+    arguments = [weight, packed, weight.stride(0)]
+    start("pack_squares", own.constants(THREADS=_FEW), 8 * 288 * 4, grid, arguments)
+    return packed
+
+
+def convolve(
+    x: Tensor, packed: Tensor, own: Squares, added: Tensor | None = None, *, back: bool = False
+) -> Tensor:
+    """Outputs for x [m, n, h, w, C]; or the inputs' gradient, plus `added`, from that of outputs."""
+    workers, count = x.shape[:2]
+    sizes = own._replace(C=own.K, K=own.C) if back else own
+    columns = _columns(sizes.K)
+    depth = {"DEPTH_X": 3, "DEPTH_W": 4}
+    memory = _BARRIERS + 2 * (3 * 4 * (4 * 100 * 8 + 16) + 4 * 3 * 32 * columns)
+    tiles = workers * -(-own.per_worker(count) // 4) * (sizes.K // columns)
+    y = x.new_empty(*x.shape[:4], sizes.K)
+    constants = sizes.constants(N=columns, BACK=back, ADD=added is not None, **depth, THREADS=384)
+    grid = min(tiles, processors(x.device)), 1
+    arguments = [x, packed, y if added is None else added, y, count, tiles]
+    start("convolve_squares", constants, memory, grid, arguments)
+    return y
+
+
+def weight_gradient(x: Tensor, grad: Tensor, own: Squares) -> Tensor:
+    """[m, K, C, 3, 3] from x [m, n, h, w, C] and the outputs' gradient [m, n, h, w, K]."""
+    workers, count = x.shape[:2]
+    columns, depth = _columns(own.K), 3
+    blocks = 3 * -(-own.C // 64) * (own.K // columns)
+    pairs = -(-own.per_worker(count) // 2)
+    each = evenly(pairs, blocks * workers, processors(x.device), _SPLITS)
+    splits = -(-pairs // each)
+    parts = torch.empty((splits, workers, 9, own.C, own.K), device=x.device)
+    memory = _BARRIERS + 2 * depth * (8 * (2 * 80 * 8 + 8) + columns // 8 * (2 * 64 * 8 + 8))
+    constants = own.constants(N=columns, DEPTH=depth, THREADS=512)
+    arguments = [x, grad, parts, count, each, workers]
+    start("weigh_squares", constants, memory, (blocks, splits * workers), arguments)
+    out = torch.empty((workers, own.K, own.C, 3, 3), device=x.device)
+    grid = own.K // 32 * (own.C // 32), workers
+    turned = own.constants(THREADS=_FEW)
+    start("turn_squares", turned, 32 * 289 * 4, grid, [parts, out, splits, workers])
+    return out

@@ -1,0 +1,57 @@
+"""The CUDA kernels for warp groups, on a CPU: against float64 on the same rounded numbers."""
+
+from functools import partial
+
+import pytest
+import torch
+from tests.kernels import cuda_on_cpu
+from tests.kernels.test_cuda import convolve, distance
+
+from partavg.engines.fused.convolution import cuda_sources
+from partavg.engines.fused.convolution import squares_cuda as kernels
+from partavg.engines.fused.convolution.case import Case, Window
+from partavg.engines.fused.convolution.squares import InSquares
+from partavg.engines.fused.convolution.squares_cuda import Squares
+
+pytestmark = [
+    pytest.mark.skipif(cuda_on_cpu.COMPILER is None, reason="needs a C++ compiler"),
+    pytest.mark.slow,
+]
+
+
+@pytest.mark.parametrize("early_copies", [False, True], ids=["late copies", "early copies"])
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "height", "width", "count", "processors"),
+    [(160, 128, 8, 8, 3, 1), (128, 160, 16, 8, 3, 2), (128, 256, 8, 16, 1, 132)],
+)
+def test_convolutions(
+    inputs: int,
+    outputs: int,
+    height: int,
+    width: int,
+    count: int,
+    processors: int,
+    early_copies: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(0)
+    compiled = partial(cuda_on_cpu.compiled, early_copies=early_copies)
+    monkeypatch.setattr(cuda_sources, "compiled", compiled)
+    monkeypatch.setattr(kernels, "processors", lambda device: processors)
+    x = torch.randn(2, count, height, width, inputs).bfloat16()
+    weight = 0.1 * torch.randn(2, outputs, inputs, 3, 3)
+    exact_x, kernel = x.double().requires_grad_(), weight.bfloat16().double().requires_grad_()
+    y = convolve(exact_x, kernel, 1)
+    grad, added = torch.randn(y.shape).bfloat16(), torch.randn(x.shape).bfloat16()
+    dx, dweight = torch.autograd.grad(y, (exact_x, kernel), grad.double())
+
+    case = Case.of(x.movedim(-1, 2), weight, None, Window(padding=(1, 1)), gradient=True)
+    own = Squares.of(case)
+    assert own is not None
+    given = x.movedim(-1, 2).requires_grad_(), weight.requires_grad_()
+    found, inputs_again = InSquares.apply(*given, own)
+    outer = grad.movedim(-1, 2), added.movedim(-1, 2)
+    grads = torch.autograd.grad((found, inputs_again), given, outer)
+    assert distance(found.movedim(2, -1), y) < 3e-3
+    assert distance(grads[0].movedim(2, -1), dx + added) < 3e-3
+    assert distance(grads[1], dweight) < 1e-5
