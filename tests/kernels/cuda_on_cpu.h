@@ -26,6 +26,7 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 struct uint2 { u32 x, y; };
 struct float2 { float x, y; };
+struct alignas(16) float4 { float x, y, z, w; };
 struct alignas(16) uint4 { u32 x, y, z, w; };
 struct Index { int x, y; };
 static uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
@@ -191,10 +192,16 @@ static u64 matrix(const u16* at, int along, int across) {
   expect((along | across) >> 4 < 1 << 14, "blocks of a matrix are too far apart");
   return from >> 4 | (u64)along << 12 | (u64)across << 28;
 }
+static u64 matrix_of_pixels(const u16* at, int along, int across) { return matrix(at, across, along) | (u64)1 << 62; }
 static float number_of(u64 matrix, int row, int k, bool lies_across) {
-  const char* at = (char*)memory + ((matrix & 0x3fff) << 4);
-  at += k / 8 * (matrix >> 12 & 0x3fff0) + row / 8 * (matrix >> 28 & 0x3fff0);
-  return half_of(*(const u16*)(at + (lies_across ? row % 8 * 2 + k % 8 * 16 : row % 8 * 16 + k % 8 * 2)), 0);
+  const int first = (matrix & 0x3fff) << 4, one = matrix >> 12 & 0x3fff0, other = matrix >> 28 & 0x3fff0;
+  int at = first + k / 8 * one + row / 8 * other + (lies_across ? row % 8 * 2 + k % 8 * 16 : row % 8 * 16 + k % 8 * 2);
+  if (matrix >> 62) {
+    expect(lies_across, "pixels are summed over");
+    at = first + k / 8 * other + row / 64 * one + row % 64 * 2 + k % 8 * 128;
+    at ^= (at >> 7 & 7) << 4;
+  }
+  return half_of(*(const u16*)((char*)memory + at), 0);
 }
 static std::map<int, std::vector<std::vector<std::function<void()>>>> products;
 template <int A_ACROSS, int B_ACROSS, int COUNT>

@@ -17,17 +17,17 @@ class InSquares(Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, own: Squares) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
         x = channels_last(x)
-        packed = kernels.pack(weight, own)
+        ahead, back = kernels.pack(weight, own)
         ctx.own = own
-        ctx.save_for_backward(x, packed)
-        return channels_first(kernels.convolve(x, packed, own)), channels_first(x)
+        ctx.save_for_backward(x, back)
+        return channels_first(kernels.convolve(x, ahead, own)), channels_first(x)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, added: Tensor | None) -> Any:
-        x, packed = ctx.saved_tensors
+        x, back = ctx.saved_tensors
         grad = channels_last(grad)
         dx = None
         if ctx.needs_input_grad[0]:
             other = None if added is None else channels_last(added)
-            dx = channels_first(kernels.convolve(grad, packed, ctx.own, other, back=True))
+            dx = channels_first(kernels.input_gradient(grad, back, ctx.own, other))
         return dx, kernels.weight_gradient(x, grad, ctx.own), None

@@ -53,31 +53,34 @@ def _columns(channels: int) -> int:
     return next((n for n in (160, 128) if channels % n == 0), 0)
 
 
-def pack(weight: Tensor, own: Squares) -> Tensor:
-    """Weights [m, K, C, 3, 3] as [m, 9, C / 8, K, 8] in bf16."""
-    packed = weight.new_empty(len(weight), 9, own.C // 8, own.K, 8, dtype=torch.bfloat16)
+def pack(weight: Tensor, own: Squares) -> tuple[Tensor, Tensor]:
+    """Weights [m, K, C, 3, 3] as a block reads them in bf16, ahead and for input gradients."""
+    ahead = weight.new_empty(len(weight), 9, own.C // 8, own.K, 8, dtype=torch.bfloat16)
+    back = weight.new_empty(len(weight), 9, own.K // 8, own.C, 8, dtype=torch.bfloat16)
     grid = own.K // 8 * (own.C // 32), len(weight)
-    arguments = [weight, packed, weight.stride(0)]
+    arguments = [weight, ahead, back, weight.stride(0)]
     start("pack_squares", own.constants(THREADS=_FEW), 8 * 288 * 4, grid, arguments)
-    return packed
+    return ahead, back
 
 
-def convolve(
-    x: Tensor, packed: Tensor, own: Squares, added: Tensor | None = None, *, back: bool = False
-) -> Tensor:
-    """Outputs for x [m, n, h, w, C]; or the inputs' gradient, plus `added`, from that of outputs."""
+def convolve(x: Tensor, packed: Tensor, own: Squares, added: Tensor | None = None) -> Tensor:
+    """Outputs for x [m, n, h, w, C], plus `added`."""
     workers, count = x.shape[:2]
-    sizes = own._replace(C=own.K, K=own.C) if back else own
-    columns = _columns(sizes.K)
+    columns = _columns(own.K)
     depth = {"DEPTH_X": 3, "DEPTH_W": 4}
     memory = _BARRIERS + 2 * (3 * 4 * (4 * 100 * 8 + 16) + 4 * 3 * 32 * columns)
-    tiles = workers * -(-own.per_worker(count) // 4) * (sizes.K // columns)
-    y = x.new_empty(*x.shape[:4], sizes.K)
-    constants = sizes.constants(N=columns, BACK=back, ADD=added is not None, **depth, THREADS=384)
+    tiles = workers * -(-own.per_worker(count) // 4) * (own.K // columns)
+    y = x.new_empty(*x.shape[:4], own.K)
+    constants = own.constants(N=columns, ADD=added is not None, **depth, THREADS=384)
     grid = min(tiles, processors(x.device)), 1
     arguments = [x, packed, y if added is None else added, y, count, tiles]
     start("convolve_squares", constants, memory, grid, arguments)
     return y
+
+
+def input_gradient(grad: Tensor, packed: Tensor, own: Squares, added: Tensor | None) -> Tensor:
+    """That of inputs from that of outputs [m, n, h, w, K], plus `added`."""
+    return convolve(grad, packed, own._replace(C=own.K, K=own.C), added)
 
 
 def weight_gradient(x: Tensor, grad: Tensor, own: Squares) -> Tensor:
@@ -89,7 +92,7 @@ def weight_gradient(x: Tensor, grad: Tensor, own: Squares) -> Tensor:
     each = evenly(pairs, blocks * workers, processors(x.device), _SPLITS)
     splits = -(-pairs // each)
     parts = torch.empty((splits, workers, 9, own.C, own.K), device=x.device)
-    memory = _BARRIERS + 2 * depth * (8 * (2 * 80 * 8 + 8) + columns // 8 * (2 * 64 * 8 + 8))
+    memory = 4 * _BARRIERS + 2 * 64 * depth * (2 * 80 + -(-columns // 64) * 2 * 64)
     constants = own.constants(N=columns, DEPTH=depth, THREADS=512)
     arguments = [x, grad, parts, count, each, workers]
     start("weigh_squares", constants, memory, (blocks, splits * workers), arguments)

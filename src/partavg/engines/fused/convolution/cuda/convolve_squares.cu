@@ -1,6 +1,6 @@
-// A convolution with 3 x 3 taps, stride 1, of C channels to K; BACK, its input gradient. Two warp
-// groups multiply, 2 squares with N outputs each; the third brings 32 channels of all four squares with
-// their rims, which serve nine taps, and the weights of three taps at a time.
+// A convolution with 3 x 3 taps, stride 1, of C channels to K. Two warp groups multiply, 2 squares with
+// N outputs each; the third brings 32 channels of all four squares with their rims, which serve nine
+// taps, and the weights of three taps at a time.
 
 #define FIELD 100                   // pixels of a square with its rim
 #define PLANE (4 * FIELD * 8 + 16)  // eight channels of all pixels; four planes lie in different banks
@@ -81,14 +81,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) convolve_squares(
           await(free_w + step % DEPTH_W, step / DEPTH_W % 2 ^ 1);
           if (lane == 0) announce_bytes(barrier, WEIGHTS_AT_ONCE * 2);
           __syncwarp();
-          if (BACK)
-            for (int i = lane; i < 3 * N / 8; i += 32) {
-              const int j = i % (N / 8), mirrored = 8 - tap - i / (N / 8);
-              copy_block(to + i * 256, own + ((mirrored * (K / 8) + k / 8 + j) * C + c) * 8, 512, barrier);
-            }
-          else
-            for (int i = lane; i < 3 * 4; i += 32)
-              copy_block(to + i * N * 8, own + (((tap + i / 4) * (C / 8) + c / 8 + i % 4) * K + k) * 8, N * 16, barrier);
+          for (int i = lane; i < 3 * 4; i += 32)
+            copy_block(to + i * N * 8, own + (((tap + i / 4) * (C / 8) + c / 8 + i % 4) * K + k) * 8, N * 16, barrier);
         }
       }
     }
@@ -110,12 +104,11 @@ extern "C" __global__ void __launch_bounds__(384, 1) convolve_squares(
         for (int column = 0; column < 3; column++)
 #pragma unroll
           for (int c = 0; c < 2; c++) {
-            const u64 own = BACK ? matrix(taps + column * 32 * N + c * 128, 128, 512)
-                                 : matrix(taps + column * 32 * N + c * 16 * N, 16 * N, 128);
+            const u64 own = matrix(taps + column * 32 * N + c * 16 * N, 16 * N, 128);
 #pragma unroll
             for (int square = 0; square < 2; square++)
-              add_product<0, BACK>(sums[square],
-                                   matrix(here + c * 2 * PLANE + (square * FIELD + column) * 8, 2 * PLANE, 160), own);
+              add_product<0, 0>(sums[square],
+                                matrix(here + c * 2 * PLANE + (square * FIELD + column) * 8, 2 * PLANE, 160), own);
           }
         commit_products();
         if (turns > 0) {  // those before are done, and what they read is free
@@ -136,13 +129,14 @@ extern "C" __global__ void __launch_bounds__(384, 1) convolve_squares(
         for (int half = 0; half < 2; half++) {
           const int p = pixel_of(place * 4 + group * 2 + square, warp * 2 + half, lane / 4, count);
           const size_t at = ((size_t)worker * count * GH * GW + (p < 0 ? 0 : p)) * K + tile % (K / N) * N + lane % 4 * 8;
+          u32 all[N / 32][4] = {};
+          if (ADD && p >= 0)
+#pragma unroll
+            for (int n = 0; n < N / 32; n++) *(uint4*)all[n] = *(const uint4*)(added + at + n * 32);
 #pragma unroll
           for (int n = 0; n < N / 8; n += 4) {
-            u32 words[4], others[4] = {};
-            if (ADD) {
-              if (p >= 0) *(uint4*)others = *(const uint4*)(added + at + n * 8);
-              turn(others, lane);
-            }
+            u32 words[4], *others = all[n / 4];
+            if (ADD) turn(others, lane);
 #pragma unroll
             for (int i = 0; i < 4; i++) {
               const float* own = sums[square] + (n + i) * 4 + half * 2;

@@ -1,19 +1,24 @@
-// Weights [m, K, C, 3, 3] as [m, 9, C / 8, K, 8] in bf16: 8 outputs' taps of 32 inputs at a time.
+// Weights [m, K, C, 3, 3] as [m, 9, C / 8, K, 8] in bf16, and, for input gradients, mirrored as
+// [m, 9, K / 8, C, 8]: 8 outputs' taps of 32 inputs at a time.
 
 extern "C" __global__ void __launch_bounds__(THREADS) pack_squares(
-    const float* weight, u16* packed, int apart) {
+    const float* weight, u16* ahead, u16* back, int apart) {
   extern __shared__ uint4 memory[];
   float* some = (float*)memory;
   const int k = blockIdx.x / (C / 32) * 8, c = blockIdx.x % (C / 32) * 32;
   weight += (size_t)blockIdx.y * apart + (k * C + c) * 9;
-  packed += (size_t)blockIdx.y * 9 * C * K;
+  ahead += (size_t)blockIdx.y * 9 * C * K;
+  back += (size_t)blockIdx.y * 9 * C * K;
   for (int i = threadIdx.x; i < 8 * 288; i += THREADS) some[i] = weight[i / 288 * C * 9 + i % 288];
   __syncthreads();
-  for (int i = threadIdx.x; i < 9 * 4 * 8; i += THREADS) {
-    const int tap = i / 32, part = i / 8 % 4, own = i % 8;
-    const float* from = some + own * 288 + part * 72 + tap;
-    const uint4 found = {round2(from[0], from[9]), round2(from[18], from[27]),
-                         round2(from[36], from[45]), round2(from[54], from[63])};
-    *(uint4*)(packed + ((size_t)(tap * (C / 8) + c / 8 + part) * K + k + own) * 8) = found;
+  auto pack = [&](u16* to, const float* from, int step) {  // eight numbers, so far apart
+    const uint4 found = {round2(from[0], from[step]), round2(from[2 * step], from[3 * step]),
+                         round2(from[4 * step], from[5 * step]), round2(from[6 * step], from[7 * step])};
+    *(uint4*)to = found;
+  };
+  for (int i = threadIdx.x; i < 9 * 32; i += THREADS) {
+    const int tap = i / 32, part = i / 8 % 4, output = i % 8, input = i % 32;
+    pack(ahead + ((tap * (C / 8) + c / 8 + part) * K + k + output) * 8, some + output * 288 + part * 72 + tap, 9);
+    pack(back + (((8 - tap) * (K / 8) + k / 8) * C + c + input) * 8, some + input * 9 + tap, 288);
   }
 }

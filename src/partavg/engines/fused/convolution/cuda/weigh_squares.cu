@@ -1,16 +1,20 @@
 // The weights' gradient of a convolution of squares: of three taps in a row, for 64 inputs and N outputs.
 // A warp group for each tap; the fourth brings two squares at a time, 128 pixels.
 
-#define FIELD 80                        // pixels of a square's rows, with the rim beside it
-#define PLANE_X (2 * FIELD * 8 + 8)     // eight channels of all pixels; eight planes lie in different banks
-#define PLANE_G (2 * 64 * 8 + 8)
-#define AT_ONCE (8 * PLANE_X + N / 8 * PLANE_G)
+// Pixels lie one after another with 64 channels each, and are summed over.
+
+#define FIELD 80            // pixels of a square's rows, with the rim beside it
+#define PLANE (2 * 64 * 64)  // 64 channels of all pixels without a rim
+#define AT_ONCE (2 * FIELD * 64 + (N + 63) / 64 * PLANE)
+
+// Where eight channels of a pixel lie: in another order for each pixel, so that banks differ.
+__device__ __forceinline__ int place_of(int pixel, int part) { return pixel * 64 + (part ^ pixel % 8) * 8; }
 
 extern "C" __global__ void __launch_bounds__(512, 1) weigh_squares(
     const u16* x, const u16* grad, float* out, int count, int each, int workers) {
   extern __shared__ uint4 memory[];
   u64 *came = (u64*)memory, *free = came + DEPTH;
-  u16* tiles = (u16*)(memory + 16);
+  u16* tiles = (u16*)(memory + 64);
   const int group = threadIdx.x / 128, lane = threadIdx.x % 32;
   const int k = blockIdx.x % (K / N) * N, c = blockIdx.x / (K / N) % ((C + 63) / 64) * 64;
   const int row = blockIdx.x / (K / N) / ((C + 63) / 64), worker = blockIdx.y % workers, split = blockIdx.y / workers;
@@ -26,23 +30,35 @@ extern "C" __global__ void __launch_bounds__(512, 1) weigh_squares(
     const int t = threadIdx.x % 128, part = t % 8;
     const bool there = c + part * 8 < C;
     x += (size_t)worker * count * GH * GW * C + c + part * 8;
-    grad += (size_t)worker * count * GH * GW * K + k;
+    grad += (size_t)worker * count * GH * GW * K + k + part * 8;
+    int down[5], right[5];  // of the pixels that this thread copies, five of each square
+#pragma unroll
+    for (int i = 0; i < 5; i++) down[i] = (t / 8 + 16 * i) / 10 + row - 1, right[i] = (t / 8 + 16 * i) % 10 - 1;
     for (int step = begin; step < end; step++) {
       const int turn = step - begin;
       u16* to = tiles + turn % DEPTH * AT_ONCE;
       await(free + turn % DEPTH, turn / DEPTH % 2 ^ 1);
-      if (there)
 #pragma unroll
-        for (int i = 0; i < 10; i++) {
-          const int p = t / 8 + 16 * i, rest = p % FIELD;
-          const int from = pixel_of(step * 2 + p / FIELD, rest / 10 + row - 1, rest % 10 - 1, count);
-          copy16(to + part * PLANE_X + p * 8, from < 0 ? grad : x + (size_t)from * C, from >= 0);
-        }
+      for (int square = 0; square < 2; square++) {
+        const int own = step * 2 + square, place = own % PER_IMAGE;
+        const int y = place / PER_ROW * 8, left = place % PER_ROW * 8;
+        const bool real = own < count * PER_IMAGE;
+        const int first = (own / PER_IMAGE * GH + y) * GW + left;
+        if (there)
 #pragma unroll
-      for (int i = 0; i < N / 8; i++) {
-        const int p = (t + 128 * i) / (N / 8), which = (t + 128 * i) % (N / 8);
-        const int from = pixel_of(step * 2 + p / 64, p / 8 % 8, p % 8, count);
-        copy16(to + 8 * PLANE_X + which * PLANE_G + p * 8, from < 0 ? grad : grad + (size_t)from * K + which * 8, from >= 0);
+          for (int i = 0; i < 5; i++) {
+            const bool inside = real && (u32)(y + down[i]) < GH && (u32)(left + right[i]) < GW;
+            const int pixel = first + down[i] * GW + right[i];
+            copy16(to + place_of(square * FIELD + t / 8 + 16 * i, part), inside ? x + (size_t)pixel * C : grad, inside);
+          }
+        const u16* from = grad + (size_t)(first + t / 64 * GW + t / 8 % 8) * K;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+#pragma unroll
+          for (int n = 0; n < N; n += 64)
+            if (n + part * 8 < N)
+              copy16(to + 2 * FIELD * 64 + n / 64 * PLANE + place_of(square * 64 + t / 8 + 16 * i, part),
+                     real ? from + i * 2 * GW * K + n : x, real);
       }
       commit();
       if (turn == 0) continue;
@@ -65,8 +81,8 @@ extern "C" __global__ void __launch_bounds__(512, 1) weigh_squares(
 #pragma unroll
       for (int rows = 0; rows < 8; rows++)  // of 8 pixels, two at a time
         add_product<1, 1>(sums,
-                          matrix(here + (rows / 4 * FIELD + rows % 4 * 20 + group) * 8, 160, 2 * PLANE_X),
-                          matrix(here + 8 * PLANE_X + rows * 128, 128, 2 * PLANE_G));
+                          matrix_of_pixels(here + (rows / 4 * FIELD + rows % 4 * 20 + group) * 64, 1280, 0),
+                          matrix_of_pixels(here + (2 * FIELD + rows * 16) * 64, 1024, PLANE * 2));
       commit_products();
       if (turn > 0) {
         wait_for_products<1>();
