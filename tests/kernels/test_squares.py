@@ -21,14 +21,15 @@ pytestmark = [
 
 @pytest.mark.parametrize("early_copies", [False, True], ids=["late copies", "early copies"])
 @pytest.mark.parametrize(
-    ("inputs", "outputs", "height", "width", "count", "processors"),
-    [(160, 128, 8, 8, 3, 1), (128, 160, 16, 8, 3, 2), (128, 256, 8, 16, 1, 132)],
+    ("inputs", "outputs", "height", "width", "stride", "count", "processors"),
+    [(160, 128, 8, 8, 1, 3, 1), (128, 160, 16, 8, 2, 3, 2), (128, 256, 8, 16, 1, 1, 132)],
 )
 def test_convolutions(
     inputs: int,
     outputs: int,
     height: int,
     width: int,
+    stride: int,
     count: int,
     processors: int,
     early_copies: bool,
@@ -41,11 +42,12 @@ def test_convolutions(
     x = torch.randn(2, count, height, width, inputs).bfloat16()
     weight = 0.1 * torch.randn(2, outputs, inputs, 3, 3)
     exact_x, kernel = x.double().requires_grad_(), weight.bfloat16().double().requires_grad_()
-    y = convolve(exact_x, kernel, 1)
+    y = convolve(exact_x, kernel, stride)
     grad, added = torch.randn(y.shape).bfloat16(), torch.randn(x.shape).bfloat16()
     dx, dweight = torch.autograd.grad(y, (exact_x, kernel), grad.double())
 
-    case = Case.of(x.movedim(-1, 2), weight, None, Window(padding=(1, 1)), gradient=True)
+    window = Window((stride, stride), (1, 1))
+    case = Case.of(x.movedim(-1, 2), weight, None, window, gradient=True)
     own = Squares.of(case)
     assert own is not None
     given = x.movedim(-1, 2).requires_grad_(), weight.requires_grad_()

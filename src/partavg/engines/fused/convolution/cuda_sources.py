@@ -26,11 +26,14 @@ PARTS = {
 """The kernels, each in a file of its name, and what comes before it."""
 
 
-def evenly(tiles: int, workers: int, slots: int, most: int) -> int:
-    """Tiles for one block of at most so many, so that all blocks end at about the same time."""
+def evenly(tiles: int, workers: int, slots: int, most: int, *, beside: int = 0) -> int:
+    """Tiles for one block of at most so many, so that all blocks end at about the same time.
+
+    `beside` is how many tiles take as long as what a block does besides.
+    """
 
     def time(splits: int) -> tuple[int, int]:
-        return -(-splits * workers // slots) * -(-tiles // splits), splits
+        return -(-splits * workers // slots) * (-(-tiles // splits) + beside), splits
 
     return -(-tiles // min(range(1, min(tiles, most) + 1), key=time))
 

@@ -1,7 +1,8 @@
-"""The convolutions of wide networks, in CUDA for Hopper's warp groups: bf16, 3 x 3, stride 1.
+"""The convolutions of wide networks, in CUDA for Hopper's warp groups: bf16, 3 x 3.
 
 A block brings squares of 8 x 8 pixels with their rims to shared memory once for all nine taps, so
-that a product waits for neither the memory nor the L2.
+that a product waits for neither the memory nor the L2. Stride 2 is stride 1 with three of four outputs
+not kept: few layers have it, and a kernel of its own would be right for no other.
 """
 
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from partavg.engines.fused.convolution.cuda_sources import evenly, processors, s
 from partavg.engines.fused.convolution.tiling import Constants
 
 _SPLITS = 16  # partial sums of the weights' gradient, at most
+_BESIDE = 4  # pairs of squares that take as long as a block's beginning and end
 _BARRIERS = 256
 _FEW = 256  # threads of the kernels that only move numbers
 
@@ -24,16 +26,17 @@ class Squares(NamedTuple):
     C: int
     K: int
     GH: int
-    """Height and width of the images."""
+    """Height and width of the inputs."""
     GW: int
+    stride: int = 1
 
     @classmethod
     def of(cls, case: Case) -> "Squares | None":
         """None where the kernels cannot do it."""
         window = case.window
-        plain = window.stride == window.dilation == (1, 1) and window.groups == 1
-        same = case.taps == (3, 3) and window.rim == (1, 1)
-        sizes = cls(case.inputs, case.outputs, case.height, case.width)
+        plain = window.stride in ((1, 1), (2, 2)) and window.dilation == (1, 1)
+        same = case.taps == (3, 3) and window.rim == (1, 1) and window.groups == 1
+        sizes = cls(case.inputs, case.outputs, case.height, case.width, window.stride[0])
         whole = case.height % 8 == 0 and case.width % 8 == 0
         wide = bool(_columns(sizes.C) and _columns(sizes.K))
         able = plain and same and whole and wide and not case.bias and case.contiguous
@@ -45,7 +48,7 @@ class Squares(NamedTuple):
 
     def constants(self, **more: int) -> Constants:
         """For a kernel."""
-        return tuple({**self._asdict(), **more}.items())
+        return *zip("C K GH GW".split(), self, strict=False), *more.items()
 
 
 def _columns(channels: int) -> int:
@@ -63,37 +66,45 @@ def pack(weight: Tensor, own: Squares) -> tuple[Tensor, Tensor]:
     return ahead, back
 
 
-def convolve(x: Tensor, packed: Tensor, own: Squares, added: Tensor | None = None) -> Tensor:
-    """Outputs for x [m, n, h, w, C], plus `added`."""
+def convolve(x: Tensor, packed: Tensor, own: Squares) -> Tensor:
+    """Outputs for x [m, n, h, w, C]."""
+    return _convolve(x, packed, own, None, STEP_X=1, STEP_Y=own.stride)
+
+
+def input_gradient(grad: Tensor, packed: Tensor, own: Squares, added: Tensor | None) -> Tensor:
+    """That of inputs from that of outputs [m, n, h / stride, w / stride, K], plus `added`."""
+    back = own._replace(C=own.K, K=own.C)
+    return _convolve(grad, packed, back, added, STEP_X=own.stride, STEP_Y=1)
+
+
+def _convolve(
+    x: Tensor, packed: Tensor, own: Squares, added: Tensor | None, **steps: int
+) -> Tensor:
     workers, count = x.shape[:2]
     columns = _columns(own.K)
     depth = {"DEPTH_X": 3, "DEPTH_W": 4}
     memory = _BARRIERS + 2 * (3 * 4 * (4 * 100 * 8 + 16) + 4 * 3 * 32 * columns)
     tiles = workers * -(-own.per_worker(count) // 4) * (own.K // columns)
-    y = x.new_empty(*x.shape[:4], own.K)
-    constants = own.constants(N=columns, ADD=added is not None, **depth, THREADS=384)
+    sides = own.GH // steps["STEP_Y"], own.GW // steps["STEP_Y"]
+    y = x.new_empty(workers, count, *sides, own.K)
+    constants = own.constants(N=columns, ADD=added is not None, **depth, **steps, THREADS=384)
     grid = min(tiles, processors(x.device)), 1
     arguments = [x, packed, y if added is None else added, y, count, tiles]
     start("convolve_squares", constants, memory, grid, arguments)
     return y
 
 
-def input_gradient(grad: Tensor, packed: Tensor, own: Squares, added: Tensor | None) -> Tensor:
-    """That of inputs from that of outputs [m, n, h, w, K], plus `added`."""
-    return convolve(grad, packed, own._replace(C=own.K, K=own.C), added)
-
-
 def weight_gradient(x: Tensor, grad: Tensor, own: Squares) -> Tensor:
-    """[m, K, C, 3, 3] from x [m, n, h, w, C] and the outputs' gradient [m, n, h, w, K]."""
+    """[m, K, C, 3, 3] from x [m, n, h, w, C] and the outputs' gradient [m, n, …, K]."""
     workers, count = x.shape[:2]
     columns, depth = _columns(own.K), 3
     blocks = 3 * -(-own.C // 64) * (own.K // columns)
     pairs = -(-own.per_worker(count) // 2)
-    each = evenly(pairs, blocks * workers, processors(x.device), _SPLITS)
+    each = evenly(pairs, blocks * workers, processors(x.device), _SPLITS, beside=_BESIDE)
     splits = -(-pairs // each)
     parts = torch.empty((splits, workers, 9, own.C, own.K), device=x.device)
     memory = 4 * _BARRIERS + 2 * 64 * depth * (2 * 80 + -(-columns // 64) * 2 * 64)
-    constants = own.constants(N=columns, DEPTH=depth, THREADS=512)
+    constants = own.constants(N=columns, DEPTH=depth, STEP_Y=own.stride, THREADS=512)
     arguments = [x, grad, parts, count, each, workers]
     start("weigh_squares", constants, memory, (blocks, splits * workers), arguments)
     out = torch.empty((workers, own.K, own.C, 3, 3), device=x.device)

@@ -1,4 +1,5 @@
-// A convolution with 3 x 3 taps, stride 1, of C channels to K. Two warp groups multiply, 2 squares with
+// A convolution with 3 x 3 taps of C channels to K. With stride 2 every second output of stride 1 is kept
+// (STEP_Y), and for input gradients every second of what is convolved is not zero (STEP_X). Two warp groups multiply, 2 squares with
 // N outputs each; the third brings 32 channels of all four squares with their rims, which serve nine
 // taps, and the weights of three taps at a time.
 
@@ -43,12 +44,12 @@ extern "C" __global__ void __launch_bounds__(384, 1) convolve_squares(
       int step = 0;
       for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         const int place = tile / (K / N) % per_worker;
-        const u16* own = x + (size_t)(tile / (K / N) / per_worker) * count * GH * GW * C + part * 8;
+        const u16* own = x + (size_t)(tile / (K / N) / per_worker) * count * (GH / STEP_X * (GW / STEP_X)) * C + part * 8;
         int from[17];
 #pragma unroll
         for (int i = 0; i < 17; i++) {
           const int p = t / 4 + 24 * i, rest = p % FIELD;
-          from[i] = pixel_of(place * 4 + p / FIELD, rest / 10 - 1, rest % 10 - 1, count);
+          from[i] = pixel_of(place * 4 + p / FIELD, rest / 10 - 1, rest % 10 - 1, count, STEP_X);
         }
         for (int c = 0; c < C; c += 32, step++) {
           await(free_x + step % DEPTH_X, step / DEPTH_X % 2 ^ 1);
@@ -127,8 +128,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) convolve_squares(
       for (int square = 0; square < 2; square++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-          const int p = pixel_of(place * 4 + group * 2 + square, warp * 2 + half, lane / 4, count);
-          const size_t at = ((size_t)worker * count * GH * GW + (p < 0 ? 0 : p)) * K + tile % (K / N) * N + lane % 4 * 8;
+          const int p = pixel_of(place * 4 + group * 2 + square, warp * 2 + half, lane / 4, count, STEP_Y);
+          const size_t at = ((size_t)worker * count * (GH / STEP_Y * (GW / STEP_Y)) + (p < 0 ? 0 : p)) * K + tile % (K / N) * N + lane % 4 * 8;
           u32 all[N / 32][4] = {};
           if (ADD && p >= 0)
 #pragma unroll

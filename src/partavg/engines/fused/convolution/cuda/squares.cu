@@ -6,9 +6,11 @@
 #define PER_ROW (GW / 8)
 #define PER_IMAGE (GH / 8 * PER_ROW)
 
-// Where pixel (row, column) of a square is, from the worker's first; -1 outside of its images.
-__device__ __forceinline__ int pixel_of(int square, int row, int column, int count) {
+// Where pixel (row, column) of a square is, from the worker's first; -1 outside of its images, and where
+// only every `step`-th pixel is in memory and this is none of them.
+__device__ __forceinline__ int pixel_of(int square, int row, int column, int count, int step) {
   const int image = square / PER_IMAGE, own = square % PER_IMAGE;
   const int y = own / PER_ROW * 8 + row, x = own % PER_ROW * 8 + column;
-  return image < count && y >= 0 && y < GH && x >= 0 && x < GW ? (image * GH + y) * GW + x : -1;
+  const bool there = image < count && y >= 0 && y < GH && x >= 0 && x < GW && y % step == 0 && x % step == 0;
+  return there ? (image * (GH / step) + y / step) * (GW / step) + x / step : -1;
 }

@@ -2,9 +2,6 @@
 // announce themselves, and the barriers that they announce themselves to. Tests have their own.
 
 typedef unsigned long long u64;
-#ifndef OFFSET
-#define OFFSET 0
-#endif
 
 __device__ __forceinline__ u32 place(const u64* p) { return (u32)__cvta_generic_to_shared(p); }
 
@@ -41,7 +38,7 @@ __device__ __forceinline__ u64 matrix(const u16* at, int along, int across) {
 // Another in rows of 64 numbers, what is summed over down the rows: from eight rows to the next, and from
 // 64 columns to the next. Eight bytes lie where their address says, bits 4 to 6 changed by bits 7 to 9.
 __device__ __forceinline__ u64 matrix_of_pixels(const u16* at, int along, int across) {
-  return matrix(at, across, along) | (u64)1 << 62 | (u64)((OFFSET) ? place(at) >> 7 & 7 : 0) << 49;
+  return matrix(at, across, along) | (u64)1 << 62;
 }
 __device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }

@@ -30,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) weigh_squares(
     const int t = threadIdx.x % 128, part = t % 8;
     const bool there = c + part * 8 < C;
     x += (size_t)worker * count * GH * GW * C + c + part * 8;
-    grad += (size_t)worker * count * GH * GW * K + k + part * 8;
+    grad += (size_t)worker * count * (GH / STEP_Y * (GW / STEP_Y)) * K + k + part * 8;
     int down[5], right[5];  // of the pixels that this thread copies, five of each square
 #pragma unroll
     for (int i = 0; i < 5; i++) down[i] = (t / 8 + 16 * i) / 10 + row - 1, right[i] = (t / 8 + 16 * i) % 10 - 1;
@@ -51,14 +51,15 @@ extern "C" __global__ void __launch_bounds__(512, 1) weigh_squares(
             const int pixel = first + down[i] * GW + right[i];
             copy16(to + place_of(square * FIELD + t / 8 + 16 * i, part), inside ? x + (size_t)pixel * C : grad, inside);
           }
-        const u16* from = grad + (size_t)(first + t / 64 * GW + t / 8 % 8) * K;
 #pragma unroll
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < 4; i++) {
+          const int pixel = pixel_of(own, t / 64 + 2 * i, t / 8 % 8, count, STEP_Y);
 #pragma unroll
           for (int n = 0; n < N; n += 64)
             if (n + part * 8 < N)
               copy16(to + 2 * FIELD * 64 + n / 64 * PLANE + place_of(square * 64 + t / 8 + 16 * i, part),
-                     real ? from + i * 2 * GW * K + n : x, real);
+                     pixel < 0 ? x : grad + (size_t)pixel * K + n, pixel >= 0);
+        }
       }
       commit();
       if (turn == 0) continue;
