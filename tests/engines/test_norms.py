@@ -30,10 +30,10 @@ class Blocks(nn.Module):
         x = F.relu(first(self.convs[0](x)))
         y = F.relu(second(self.convs[1](x)))
         x = F.relu(second(input=self.convs[2](y)) + x)
-        y = third(x)
-        x = F.relu(y + self.shift)
+        x = F.relu(third(x) + self.shift)
         x = F.relu(third(x) + x.mean((2, 3), keepdim=True))
-        found: Tensor = self.linear(x.mean((2, 3)) + y.amax((2, 3)))
+        y = third(x)
+        found: Tensor = self.linear((y + x).mean((2, 3)) + y.amax((2, 3)))
         return found
 
 
