@@ -94,6 +94,7 @@ def test_group_norm_in_bf16() -> None:
         assert (one - other).norm() <= 0.01 * other.norm()
 
 
+@pytest.mark.slow
 def test_a_resnet_with_group_norm() -> None:
     """All kernels of a pass together, against plain torch."""
     torch.manual_seed(0)
