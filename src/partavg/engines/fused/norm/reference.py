@@ -60,11 +60,10 @@ def group_norm(
 ) -> Tensor:
     """Normalize x [m, n, c, …] by groups of each sample's channels; add; ReLU."""
     wide = x.to(weight.dtype) if weight is not None else x
-    y = F.group_norm(wide.flatten(0, 1), groups, eps=eps).view(x.shape)
-    if weight is not None:
-        y = y * _along(weight, x)
-    if bias is not None:
-        y = y + _along(bias, x)
+    beside = wide.transpose(0, 1).flatten(1, 2)  # [n, m · c, …]
+    scale, shift = (None if own is None else own.flatten() for own in (weight, bias))
+    y = F.group_norm(beside, len(x) * groups, scale, shift, eps)
+    y = y.view(x.shape[1], len(x), *x.shape[2:]).transpose(0, 1)
     return _finished(y, residual, relu, x.dtype)
 
 
