@@ -39,6 +39,10 @@ from partavg.data.images import Images
 from partavg.models import MODELS
 
 GPU = torch.device("cuda", 0)
+BUILD: dict[str, Callable[..., nn.Module]] = {
+    **MODELS,
+    "resnet20_groups": partial(MODELS["resnet20"], norm_groups=8),
+}
 FORWARD_GFLOP = {"wrn16_8": 3.10, "wrn28_10": 10.5}  # of one 32 x 32 image, convolutions only
 
 
@@ -85,7 +89,7 @@ def simulation(
         transform = Images(**moved, crop=4, flip=True)
     torch.manual_seed(0)
     return partavg.Simulation(
-        MODELS[name](shape, classes),
+        BUILD[name](shape, classes),
         F.cross_entropy,
         (inputs, targets),
         list(torch.arange(len(inputs)).view(workers, -1)),
@@ -109,7 +113,7 @@ def ready(shape: tuple[int, ...], classes: int, workers: int, batch: int) -> tup
 def plain_loop(name: str, shape: tuple[int, ...], classes: int, workers: int, batch: int) -> Any:
     """One iteration of every worker, one after another, in torch's default precision."""
     x, y = ready(shape, classes, workers, batch)
-    model = MODELS[name](shape, classes).to(GPU)
+    model = BUILD[name](shape, classes).to(GPU)
     return engines.plain_loop(model, workers, x, y)
 
 
@@ -120,7 +124,7 @@ def rivals(
     x, y = ready(shape, classes, workers, batch)
 
     def models() -> list[nn.Module]:
-        return [MODELS[name](shape, classes).to(GPU) for _ in range(workers)]
+        return [BUILD[name](shape, classes).to(GPU) for _ in range(workers)]
 
     yield "vmap + torch.compile", by_vmap(models(), x, y, torch.bfloat16)
     yield "grouped convolutions, compiled", by_groups(models(), x, y, torch.bfloat16)
@@ -170,6 +174,8 @@ def matrix_rate() -> float:
 ROWS: tuple[tuple[str, str, tuple[int, ...], int, int, int], ...] = (
     ("ResNet-20, 128 workers", "resnet20", (3, 32, 32), 10, 128, 32),
     ("ResNet-20, 32 workers", "resnet20", (3, 32, 32), 10, 32, 32),
+    ("ResNet-20 with GroupNorm, 128 workers", "resnet20_groups", (3, 32, 32), 10, 128, 32),
+    ("ResNet-20 with GroupNorm, 32 workers", "resnet20_groups", (3, 32, 32), 10, 32, 32),
     ("VGG-11, 128 workers", "vgg11", (1, 28, 28), 10, 128, 32),
     ("LEAF CNN, 128 workers", "cnn", (1, 28, 28), 62, 128, 32),
     ("LSTM(256), 128 workers", "lstm", (200,), 2, 128, 10),

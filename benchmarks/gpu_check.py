@@ -2,11 +2,11 @@
 
     python benchmarks/gpu_check.py [MODEL …]
 
-First the bf16 kernels of convolutions one by one, and what transformers are made of, in bf16 and
-float32 against float64 on the same numbers. Then models in float32 against float64, without tf32:
-the loop's own error stands beside ours, and that of a loop whose weights are shaken by one
-rounding. The same after 50 steps, where a network may have magnified both. Then that the same seed
-gives the same bits. Exit code 1 if a check fails.
+First the bf16 kernels of convolutions one by one, and GroupNorm and what transformers are made of,
+in bf16 and float32 against float64 on the same numbers. Then models in float32 against float64,
+without tf32: the loop's own error stands beside ours, and that of a loop whose weights are shaken
+by one rounding. The same after 50 steps, where a network may have magnified both. Then that the
+same seed gives the same bits. Exit code 1 if a check fails.
 """
 
 import copy
@@ -25,8 +25,10 @@ from partavg.core.loop import Batch, Engine
 from partavg.engines.fused import Fused, dispatch
 from partavg.engines.fused.convolution.case import Window
 from partavg.engines.fused.convolution.operation import convolve
+from partavg.engines.fused.norm import operation, reference
 from partavg.engines.looped import Looped
 from partavg.engines.model import RowModel
+from partavg.kernels.streams import wait_for_side_stream
 from partavg.losses import next_token
 from partavg.models import MODELS
 
@@ -39,6 +41,7 @@ CASES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "lstm": ((30,), {"dropout": 0.3}),
     "mlp": ((20,), {"batch_norm": True, "dropout": 0.3}),
     "resnet20": ((3, 32, 32), {}),
+    "resnet20_groups": ((3, 32, 32), {}),
     "vgg11": ((1, 28, 28), {}),
     "wrn16_8": ((3, 32, 32), {}),
 }
@@ -50,6 +53,11 @@ CONVS = (
     *((160, 160, 32, 3, 1), (640, 640, 8, 3, 1), (32, 64, 14, 5, 1), (256, 512, 4, 3, 1)),
 )
 """Channels in and out, size, side and stride of layers of ResNet-20, WRN, the CNN and VGG."""
+GROUP_NORMS = (
+    *((16, 32, 8), (32, 16, 8), (64, 8, 8), (16, 32, 1), (16, 32, 16), (16, 32, 2)),
+    *((160, 32, 8), (160, 32, 1), (640, 8, 8), (21, 7, 7), (12, 1, 2)),
+)
+"""Channels, size and groups."""
 
 
 def problem(
@@ -59,7 +67,7 @@ def problem(
     shape, options = CASES[name]
     loss: Any = next_token if name == "gpt" else F.cross_entropy
     torch.manual_seed(0)
-    model = RowModel(MODELS[name](shape, 10, **options).to(dtype), loss, GPU)
+    model = RowModel(gpu.BUILD[name](shape, 10, **options).to(dtype), loss, GPU)
     params, buffers = model.start()
     noise = 0.01 * torch.randn(workers, len(params), dtype=torch.float64)
     inputs = torch.randn(workers, count, *shape)
@@ -182,6 +190,34 @@ def kernels(inputs: int, outputs: int, size: int, side: int, stride: int) -> boo
     return good
 
 
+def normalized(channels: int, size: int, groups: int, dtype: torch.dtype, adds: bool) -> bool:
+    """A GroupNorm and gradients against float64 on the same numbers; twice the same.
+
+    With ReLU in bf16 only: a number that rounding takes past 0 is far more than float32 is off.
+    """
+    torch.manual_seed(0)
+    shape = 3, 32, channels, size, size
+    x, outer, added = torch.randn(3, *shape, device=GPU).to(dtype)
+    low = dtype == torch.bfloat16
+    given = [2 * x + 1, *torch.randn(2, 3, channels, device=GPU), *([added] if adds else [])]
+
+    def run(normalize: Callable[..., Tensor], wide: bool) -> list[Tensor]:
+        leaves = [(t.double() if wide else t.clone()).requires_grad_() for t in given]
+        y = normalize(*leaves[:3], groups, 1e-5, leaves[3] if adds else None, low)
+        grads = torch.autograd.grad(y, leaves, outer.to(y.dtype))
+        wait_for_side_stream(GPU)
+        return [y.detach(), *grads]
+
+    ours, again = (run(operation.group_norm, wide=False) for _ in range(2))
+    found = errors(ours, run(reference.group_norm, wide=True))
+    same = all(torch.equal(*pair) for pair in zip(ours, again, strict=True))
+    good = same and max(found) <= (1e-2 if low else 1e-5)
+    text = " ".join(f"{error:.0e}" for error in found)
+    case = f"{groups} groups of {channels} channels, {size} x {size}{', added' if adds else ''}"
+    print(f"{'ok  ' if good else 'FAIL'} {case}, {dtype}: {text}; repeats {same}", flush=True)
+    return good
+
+
 class Own(nn.Module):
     """A user's network: blocks before whose ReLU something is added, one of them called twice."""
 
@@ -265,11 +301,20 @@ def main() -> None:
     names = sys.argv[1:] or list(CASES)
     images = bool({"resnet20", "cnn"} & {*names})
     good = [kernels(*case) for case in CONVS if images]
+    if "resnet20_groups" in names:
+        good += [
+            normalized(*case, dtype, adds)
+            for case in GROUP_NORMS
+            for dtype in (torch.bfloat16, torch.float32)
+            for adds in (False, True)
+        ]
     if "gpt" in names:
         import gpu_check_texts
 
         good += gpu_check_texts.checks()
     good += [check(name) for name in names]
+    if "resnet20_groups" in names:
+        good += [repeats("resnet20_groups")]
     if images:
         good += [
             repeats(),

@@ -52,7 +52,7 @@ def test_the_page_shows_which_convolution_runs() -> None:
 def test_the_page_names_every_way_of_other_operations() -> None:
     rows = rows_of("| operation | way |")
     named = {(operation, way) for operation, way, _ in rows}
-    ways = {"norm": Norm, "pool": Pool}
+    ways = {"norm": Norm, "group norm": Norm, "pool": Pool}
     assert named == {(name, str(way)) for name, enum in ways.items() for way in enum}
 
 
@@ -160,6 +160,14 @@ def test_norms() -> None:
     assert dispatch.norm(torch.float64, 0.1, HOPPER) == Norm.TORCH
     assert dispatch.norm(torch.bfloat16, torch.ones(3, 1), HOPPER) == Norm.TORCH
     assert dispatch.norm(torch.float32, 0.1, CPU) == Norm.TORCH
+
+
+def test_group_norms() -> None:
+    assert dispatch.group_norm(2, torch.bfloat16, HOPPER) == Norm.TRITON
+    assert dispatch.group_norm(16384, torch.float32, AMPERE) == Norm.TRITON
+    assert dispatch.group_norm(16385, torch.float32, AMPERE) == Norm.TORCH
+    assert dispatch.group_norm(2, torch.float64, HOPPER) == Norm.TORCH
+    assert dispatch.group_norm(2, torch.bfloat16, CPU) == Norm.TORCH
 
 
 @pytest.mark.parametrize(

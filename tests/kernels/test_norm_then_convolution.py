@@ -1,4 +1,4 @@
-"""Networks of BatchNorms and convolutions with few channels, on the CUDA kernels, on a CPU.
+"""Networks of norms and convolutions with few channels, on the CUDA kernels, on a CPU.
 
 Each step leaves its norm's gradient to the kernel of the convolution before it, where it may.
 """
@@ -102,6 +102,30 @@ def _fix_(network: Layers) -> None:
         norm.running_var.copy_(0.5 + torch.rand(16))
 
 
+def _group_(network: Layers, *numbers: int) -> None:
+    """Let some norms go by groups of a sample's channels."""
+    for number in numbers:
+        network.norms[number] = nn.GroupNorm(4, 16)
+
+
+class GroupedRow(Row):
+    def __init__(self) -> None:
+        super().__init__()
+        _group_(self, 1)
+
+
+class GroupedResidual(Residual):
+    def __init__(self) -> None:
+        super().__init__()
+        _group_(self, 0, 1, 2)
+
+
+class GroupedPreactivated(Preactivated):
+    def __init__(self) -> None:
+        super().__init__()
+        _group_(self, 1, 3)
+
+
 class FixedRow(Row):
     def __init__(self) -> None:
         super().__init__()
@@ -129,6 +153,9 @@ NETWORKS = [
     (Unused, 1),
     (Broadcast, 0),
     (Frozen, 2),
+    (GroupedRow, 0),
+    (GroupedResidual, 0),
+    (GroupedPreactivated, 0),
     (FixedRow, 2),
     (FixedResidual, 2),
     (FixedPreactivated, 1),
@@ -168,7 +195,7 @@ def _gradient(norm: Any, grad: Tensor, sums: Tensor) -> Any:
 def _on_cpu() -> Iterator[None]:
     """The CUDA kernels, and plain torch in place of Triton, which may be missing."""
     package = "partavg.engines.fused"
-    kernels = f"{package}.norm.kernels", f"{package}.convolution.any_channels_kernels"
+    kernels = f"{package}.norm.batch_norm_kernels", f"{package}.convolution.any_channels_kernels"
     with pytest.MonkeyPatch.context() as patch:
         if importlib.util.find_spec("triton") is None:
             for name in ("triton", *kernels):

@@ -19,7 +19,11 @@ def launch(
     sizes: Mapping[str, int],
     **constants: Any,
 ) -> None:
-    """Start a kernel. A new one is compiled for other constants, but not for other sizes."""
+    """Start a kernel. A new one is compiled for other constants, but not for other sizes.
+
+    The first tensor stands for those that there are not, which the kernel must not use.
+    """
+    tensors = [tensors[0] if tensor is None else tensor for tensor in tensors]
     if _collected:
         aligned = tuple(map(_kind, tensors))
         key = kernel.__name__, aligned, tuple(constants.items())

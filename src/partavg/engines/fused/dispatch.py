@@ -126,15 +126,21 @@ def both_gradients_at_once(own: Tiling) -> bool:
 
 
 class Norm(StrEnum):
-    """The ways to normalize by a batch's own statistics."""
+    """The ways to normalize."""
 
     TRITON = "Triton"
     TORCH = "torch"
 
 
 def norm(dtype: torch.dtype, momentum: float | Tensor | None, device: Device) -> Norm:
-    """`momentum` is a tensor where workers differ in it: with a cumulative mean."""
+    """BatchNorm; `momentum` is a tensor where workers differ in it: with a cumulative mean."""
     able = device.triton and dtype != torch.float64 and not isinstance(momentum, Tensor)
+    return Norm.TRITON if able else Norm.TORCH
+
+
+def group_norm(channels: int, dtype: torch.dtype, device: Device) -> Norm:
+    """GroupNorm, with so many channels in a group: a program holds a pixel of one."""
+    able = device.triton and dtype != torch.float64 and channels <= 16384
     return Norm.TRITON if able else Norm.TORCH
 
 

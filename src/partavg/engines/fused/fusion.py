@@ -1,4 +1,4 @@
-"""Steps of a program rearranged: BatchNorm and what follows it as one; pooling before ReLU."""
+"""Steps of a program rearranged: a norm and what follows it as one; pooling before ReLU."""
 
 import operator
 from collections.abc import Mapping
@@ -14,8 +14,13 @@ def fused_norm(name: str, x: Tensor, residual: Tensor | None, relu: bool) -> Ten
     raise AssertionError("a program runs it")
 
 
+def fused_group_norm(name: str, x: Tensor, residual: Tensor | None, relu: bool) -> Tensor:
+    """Stands for a GroupNorm layer in the same way."""
+    raise AssertionError("a program runs it")
+
+
 def fuse_norms_(graph: fx.Graph, layers: Mapping[str, nn.Module]) -> None:
-    """Replace every BatchNorm of a graph, with the addition and the ReLU that use it alone."""
+    """Replace every BatchNorm and GroupNorm, with the addition and the ReLU that use it alone."""
     for norm in list(graph.nodes):
         if norm.op != "call_module" or not _is_norm(layers[str(norm.target)]):
             continue
@@ -28,8 +33,11 @@ def fuse_norms_(graph: fx.Graph, layers: Mapping[str, nn.Module]) -> None:
                 last, relu = follows, True
         elif after is not None and _is_relu(after, layers):
             last, relu = after, True
+        grouped = isinstance(layers[str(norm.target)], nn.GroupNorm)
+        stands = fused_group_norm if grouped else fused_norm
+        given = norm.args[0] if norm.args else norm.kwargs["input"]
         with graph.inserting_before(last):
-            new = graph.call_function(fused_norm, (norm.target, norm.args[0], residual, relu))
+            new = graph.call_function(stands, (norm.target, given, residual, relu))
         last.replace_all_uses_with(new)
         for node in dict.fromkeys((last, *last.all_input_nodes, norm)):
             if not node.users and node.op != "placeholder":
@@ -55,7 +63,7 @@ def _only_user(node: fx.Node) -> fx.Node | None:
 
 
 def _is_norm(layer: nn.Module) -> bool:
-    return isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d)
+    return isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d | nn.GroupNorm)
 
 
 def adds(node: fx.Node) -> bool:

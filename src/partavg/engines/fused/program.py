@@ -14,7 +14,13 @@ from torch import Tensor, fx, nn
 from partavg.core.seeds import OTHERS, moved, seeded
 from partavg.engines.fused import coverage
 from partavg.engines.fused.convolution.operation import Convolved, norm_then_convolve
-from partavg.engines.fused.fusion import fuse_norms_, fused_norm, pool_before_relu_
+from partavg.engines.fused.fusion import (
+    fuse_norms_,
+    fused_group_norm,
+    fused_norm,
+    pool_before_relu_,
+)
+from partavg.engines.fused.norm import operation as norm
 from partavg.engines.fused.norm.parameters import NormParameters
 from partavg.engines.fused.recompute import Piece, cut
 from partavg.engines.fused.rows import Rows
@@ -185,6 +191,8 @@ class Program:
         layer, target = self._layer(node), node.target
         if target is added_norm:
             return token_norm.add_and_run(self._layers[args[0]], rows, *args)
+        if target is fused_group_norm:
+            return norm.run_groups(self._layers[args[0]], rows, *args)
         if target is parts:
             return parts(*args)
         if target is operator.getitem and isinstance(args[0], tuple):
@@ -268,7 +276,7 @@ class Program:
         if node.op == "get_attr":
             owner, _, name = str(node.target).rpartition(".")
             return [getattr(self._layers[owner], name)]
-        stands = node.target is fused_norm or node.target is added_norm
+        stands = node.target in (fused_norm, fused_group_norm, added_norm)
         name = str(node.args[0] if stands else node.target)
         layer = self._layers.get(name)
         return [] if layer is None else list(layer.parameters())

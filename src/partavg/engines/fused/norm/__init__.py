@@ -1,1 +1,1 @@
-"""BatchNorm of all workers, with the addition and the ReLU that follow it."""
+"""BatchNorm and GroupNorm of all workers, with the addition and the ReLU that follow them."""

@@ -7,7 +7,7 @@ import triton
 from torch import Tensor
 
 from partavg.engines.fused.channels import channels_first, channels_last
-from partavg.engines.fused.norm import kernels
+from partavg.engines.fused.norm import batch_norm_kernels as kernels
 from partavg.kernels.launch import launch
 
 _TILE = 4096  # elements that a program holds at a time

@@ -1,7 +1,8 @@
-"""BatchNorm for all workers at once, with the residual addition and the ReLU that follow it."""
+"""BatchNorm and GroupNorm for all workers at once, with the addition and the ReLU after them."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
+import torch
 from torch import Tensor
 
 from partavg.engines.fused import dispatch
@@ -29,10 +30,9 @@ def run(
     The number of batches is left to the engine, which counts for all layers at once. `statistics`
     are those of x, where the layer before it took them.
     """
+    if _differs(residual, x):
+        return _added(run(layer, rows, name, x, statistics=statistics), residual, relu)
     own = NormParameters.of(rows, name)
-    if residual is not None and residual.shape != x.shape:
-        y = run(layer, rows, name, x, statistics=statistics) + residual
-        return y.relu() if relu else y
     if not layer.training and own.running is not None:
         return by_fixed_statistics(x, own, layer.eps, residual, relu)
     momentum = layer.momentum
@@ -83,3 +83,53 @@ def batch_norm(
         x, own.weight, own.bias, residual, settings, statistics
     )
     return y
+
+
+def run_groups(
+    layer: Any,
+    rows: Rows,
+    name: str,
+    x: Tensor,
+    residual: Tensor | None = None,
+    relu: bool = False,
+) -> Tensor:
+    """A GroupNorm layer's outputs for x [m, n, c, …]."""
+    if _differs(residual, x):
+        return _added(run_groups(layer, rows, name, x), residual, relu)
+    affine = rows.maybe(name, "weight"), rows.maybe(name, "bias")
+    return group_norm(x, *affine, layer.num_groups, layer.eps, residual, relu)
+
+
+def group_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    groups: int,
+    eps: float,
+    residual: Tensor | None,
+    relu: bool,
+) -> Tensor:
+    """Normalize x [m, n, c, …] by the statistics of groups of each sample's channels; add; ReLU.
+
+    Weights and biases are [m, c].
+    """
+    if dispatch.group_norm(x.shape[2] // groups, x.dtype, device_of(x)) == Norm.TORCH:
+        return reference.group_norm(x, weight, bias, groups, eps, residual, relu)
+    from partavg.engines.fused.norm.group_norm import GroupNorm, GroupSettings
+
+    settings = GroupSettings(groups, eps, relu)
+    y: Tensor = GroupNorm.apply(  # type: ignore[no-untyped-call]
+        x, weight, bias, residual, settings
+    )
+    return y
+
+
+def _differs(residual: Tensor | None, x: Tensor) -> TypeGuard[Tensor]:
+    """Whether what is added has another shape or type."""
+    return residual is not None and (residual.shape != x.shape or residual.dtype != x.dtype)
+
+
+def _added(y: Tensor, residual: Tensor, relu: bool) -> Tensor:
+    """A sum as torch computes it for one worker, shorter shapes spread from the right; ReLU."""
+    y = torch.func.vmap(torch.add)(y, residual)
+    return y.relu() if relu else y

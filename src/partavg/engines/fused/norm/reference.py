@@ -1,7 +1,8 @@
-"""BatchNorm in plain torch: what runs without kernels, and what they are compared with."""
+"""Both norms in plain torch: what runs without kernels, and what they are compared with."""
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from partavg.engines.fused.norm.parameters import NormParameters
 
@@ -45,10 +46,33 @@ def normalize(
     if bias is not None:
         shift = shift + bias
     y = torch.addcmul(_along(shift, x), x, _along(scale, x))
+    return _finished(y, residual, relu, x.dtype)
+
+
+def group_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    groups: int,
+    eps: float,
+    residual: Tensor | None,
+    relu: bool,
+) -> Tensor:
+    """Normalize x [m, n, c, …] by groups of each sample's channels; add; ReLU."""
+    wide = x.to(weight.dtype) if weight is not None else x
+    beside = wide.transpose(0, 1).flatten(1, 2)  # [n, m · c, …]
+    scale, shift = (None if own is None else own.flatten() for own in (weight, bias))
+    y = F.group_norm(beside, len(x) * groups, scale, shift, eps)
+    y = y.view(x.shape[1], len(x), *x.shape[2:]).transpose(0, 1)
+    return _finished(y, residual, relu, x.dtype)
+
+
+def _finished(y: Tensor, residual: Tensor | None, relu: bool, dtype: torch.dtype) -> Tensor:
+    """What follows a norm, in the type of activations."""
     if residual is not None:
         y = y + residual
     y = y.relu() if relu else y
-    return y.to(x.dtype)
+    return y.to(dtype)
 
 
 def _along(values: Tensor, x: Tensor) -> Tensor:

@@ -41,8 +41,9 @@ class TokenNorm(torch.autograd.Function):
             (triton.cdiv(count, tall), workers),
             (
                 x,
-                x if other is None else other.contiguous(),
-                *_there(x, weight, bias),
+                None if other is None else other.contiguous(),
+                weight,
+                bias,
                 total,
                 y,
                 statistics,
@@ -82,10 +83,10 @@ class TokenNorm(torch.autograd.Function):
             (programs, workers),
             (
                 x,
-                *_there(x, weight),
+                weight,
                 statistics,
                 grad.contiguous(),
-                x if outer is None else outer.contiguous(),
+                None if outer is None else outer.contiguous(),
                 dx,
                 sums,
             ),
@@ -118,11 +119,6 @@ def _tile(width: int) -> tuple[int, int]:
 
 def _warps(elements: int) -> int:
     return 4 if elements <= 2048 else 8 if elements <= 8192 else 16
-
-
-def _there(x: Tensor, *tensors: Tensor | None) -> tuple[Tensor, ...]:
-    """Tensors; x stands for what there is not."""
-    return tuple(x if tensor is None else tensor for tensor in tensors)
 
 
 def _strides(weight: Tensor | None, bias: Tensor | None) -> dict[str, int]:
