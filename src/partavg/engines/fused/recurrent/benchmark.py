@@ -13,9 +13,10 @@ LAYERS = (
     (32, {"batch_first": True}),
     (64, {"bidirectional": True, "batch_first": True}),
     (32, {"num_layers": 2, "bias": False, "batch_first": True}),
+    (20, {"num_layers": 2, "bidirectional": True}),
 )
 """Width of inputs and states, and options."""
-STEPS = 20
+STEPS = 12
 
 
 def comparisons(setting: Setting) -> Iterator[Comparison]:
