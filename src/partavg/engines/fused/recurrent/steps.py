@@ -169,7 +169,7 @@ class Cut(NamedTuple):
             "SAMPLES": self._tall,
             "UNITS": _block(self.width, units),
             "DEEP": _block(deep, at_once),
-            "num_warps": 4,
+            "num_warps": self._tall // 4,
             "num_stages": 4,
         }
 
