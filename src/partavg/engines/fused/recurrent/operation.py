@@ -98,11 +98,11 @@ def _layer(
     hiddens, last = Recurrence.apply(  # type: ignore[no-untyped-call]
         given, _rows_of(recurrent, x), *states
     )
-    outputs = hiddens.view(steps, directions, workers, count, -1)
-    ends = outputs[-1].transpose(0, 1)
+    outputs = hiddens.view(steps, directions, workers, count, width // 4)
+    ends = outputs[-1]
     ways = torch.cat([outputs[:, 0], outputs[:, -1].flip(0)][:directions], -1)
-    outputs = ways.permute(1, 2, 0, 3) if batch_first else ways.transpose(0, 1)
-    return outputs, ends, last.view(directions, *ends.shape[:1], count, -1).transpose(0, 1)
+    x = ways.permute(1, 2, 0, 3) if batch_first else ways.transpose(0, 1)
+    return x, ends.transpose(0, 1), last.view_as(ends).transpose(0, 1)
 
 
 def _rows_of(each: Sequence[Tensor], x: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ def layer(
     )
     bias = torch.cat([*biases], 1) if biases else None
     found: tuple[Tensor, Tensor, Tensor] = Steps.apply(  # type: ignore[no-untyped-call]
-        given.view(*x.shape[:3], -1), bias, hidden, cell, batch_first, *recurrent
+        given.view(*x.shape[:3], given.shape[2]), bias, hidden, cell, batch_first, *recurrent
     )
     return found
 
@@ -101,7 +101,7 @@ class Steps(torch.autograd.Function):
             )
         first = None
         if ctx.needs_input_grad[2]:
-            timed = cut.in_time(grads.view(*cut.shape[:4], -1))
+            timed = cut.in_time(grads.view(*cut.shape[:4], 4 * cut.width))
             begin = torch.stack([timed[:, :, -way, way] for way in range(cut.ways)], 1)
             first = begin @ low
         flat = grads.flatten(1, 2)
