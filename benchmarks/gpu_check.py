@@ -264,10 +264,10 @@ def main() -> None:
     names = sys.argv[1:] or list(CASES)
     images = bool({"resnet20", "cnn"} & {*names})
     good = [kernels(*case) for case in CONVS if images]
-    if "gpt" in names:
+    if {"gpt", "lstm"} & {*names}:
         import gpu_check_texts
 
-        good += gpu_check_texts.checks()
+        good += gpu_check_texts.checks(transformers="gpt" in names, lstms="lstm" in names)
     good += [check(name) for name in names]
     if images:
         good += [

@@ -17,7 +17,7 @@ LAYERS = (
     (20, {"num_layers": 2, "bidirectional": True}),
 )
 """Width of inputs and states, and options."""
-STEPS = 12
+STEPS = 17
 
 
 def comparisons(setting: Setting) -> Iterator[Comparison]:
