@@ -160,15 +160,13 @@ class Cut(NamedTuple):
 
     def constants(self, units: int, deep: int, dtype: torch.dtype) -> dict[str, Any]:
         """What kernels are compiled for; `deep` is how many numbers a product adds up."""
-        precision = "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
-        at_once = 64 if dtype != torch.float32 else 32 if precision == "tf32" else 16
         return {
             "WAYS": self.ways,
             "WIDTH": self.width,
-            "PRECISION": precision,
+            "PRECISION": "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee",
             "SAMPLES": self._tall,
             "UNITS": _block(self.width, units),
-            "DEEP": _block(deep, at_once),
+            "DEEP": _block(deep, 128 // dtype.itemsize),
             "num_warps": self._tall // 4,
             "num_stages": 4,
         }
