@@ -179,6 +179,7 @@ ROWS: tuple[tuple[str, str, tuple[int, ...], int, int, int], ...] = (
     ("VGG-11, 128 workers", "vgg11", (1, 28, 28), 10, 128, 32),
     ("LEAF CNN, 128 workers", "cnn", (1, 28, 28), 62, 128, 32),
     ("LSTM(256), 128 workers", "lstm", (200,), 2, 128, 10),
+    ("LSTM(256), 32 workers", "lstm", (200,), 2, 32, 10),
     ("WRN-16-8, 128 workers", "wrn16_8", (3, 32, 32), 10, 128, 32),
     ("WRN-28-10, 128 workers", "wrn28_10", (3, 32, 32), 10, 128, 32),
 )

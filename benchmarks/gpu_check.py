@@ -308,10 +308,10 @@ def main() -> None:
             for dtype in (torch.bfloat16, torch.float32)
             for adds in (False, True)
         ]
-    if "gpt" in names:
+    if {"gpt", "lstm"} & {*names}:
         import gpu_check_texts
 
-        good += gpu_check_texts.checks()
+        good += gpu_check_texts.checks(transformers="gpt" in names, lstms="lstm" in names)
     good += [check(name) for name in names]
     if "resnet20_groups" in names:
         good += [repeats("resnet20_groups")]

@@ -1,4 +1,4 @@
-"""Of gpu_check.py what is about transformers: operations, AdamW, activations computed twice."""
+"""Of gpu_check.py what is about texts: operations, AdamW, activations computed twice."""
 
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -99,11 +99,14 @@ def computed_twice(name: str, make: Callable[[], nn.Module]) -> bool:
     return good
 
 
-def checks() -> Iterator[bool]:
-    """Whether each of them is right."""
-    for folder in OPERATIONS:
+def checks(*, transformers: bool, lstms: bool) -> Iterator[bool]:
+    """Whether each of them is right, of those that are asked for."""
+    folders = (*(OPERATIONS if transformers else ()), *(("recurrent", "dropout") if lstms else ()))
+    for folder in folders:
         yield operation(folder, torch.bfloat16)
         yield operation(folder, torch.float32)
+    if not transformers:
+        return
     yield adam()
     yield computed_twice("gpt", lambda: gpt((64,), 10, layers=6, width=256, heads=4))
     yield computed_twice("torch's encoder", Encoder)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from partavg import torch_internals
 from partavg.engines.fused import coverage, dispatch
 from partavg.engines.fused.convolution.case import Case, Window
-from partavg.engines.fused.dispatch import Convolution, Device, Norm, Pool
+from partavg.engines.fused.dispatch import Convolution, Device, Norm, Pool, Recurrent
 
 PAGE = (Path(__file__).parents[2] / "docs" / "fused-engine.md").read_text()
 CPU = Device()
@@ -52,7 +52,7 @@ def test_the_page_shows_which_convolution_runs() -> None:
 def test_the_page_names_every_way_of_other_operations() -> None:
     rows = rows_of("| operation | way |")
     named = {(operation, way) for operation, way, _ in rows}
-    ways = {"norm": Norm, "group norm": Norm, "pool": Pool}
+    ways = {"norm": Norm, "group norm": Norm, "pool": Pool, "recurrent": Recurrent}
     assert named == {(name, str(way)) for name, enum in ways.items() for way in enum}
 
 
@@ -192,6 +192,22 @@ def test_pools(by, args, size: tuple[int, int], way: str) -> None:
     on_cpu = "mean" if way == "mean" else "torch"
     assert dispatch.pool(by, shape, torch.float32, CPU, args) == on_cpu
     assert dispatch.pool(by, shape, torch.float64, HOPPER, args) == on_cpu
+
+
+def test_steps_of_lstms() -> None:
+    assert dispatch.recurrent(torch.bfloat16, AMPERE) == Recurrent.TRITON
+    assert dispatch.recurrent(torch.float32, INTERPRETER) == Recurrent.TRITON
+    assert dispatch.recurrent(torch.float64, HOPPER) == Recurrent.TORCH
+    assert dispatch.recurrent(torch.float32, CPU) == Recurrent.TORCH
+
+
+def test_dropout() -> None:
+    x = torch.empty(3, 8, 4)
+    assert dispatch.drops_by_triton(x, AMPERE)
+    assert not dispatch.drops_by_triton(x.mT, AMPERE)
+    assert not dispatch.drops_by_triton(x[:, :0], AMPERE)
+    assert not dispatch.drops_by_triton(x.double(), AMPERE)
+    assert not dispatch.drops_by_triton(x, CPU)
 
 
 def test_products() -> None:

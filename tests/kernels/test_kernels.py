@@ -103,7 +103,11 @@ def test_statistics_alone_are_those_of_normalizing() -> None:
 
 
 @pytest.mark.parametrize(
-    "folder", ["convolution", "norm", "pool", "token_norm", "rotary", "head_loss", "linear"]
+    "folder",
+    [
+        *("convolution", "norm", "pool", "token_norm", "rotary", "head_loss", "linear"),
+        *("recurrent",),
+    ],
 )
 def test_operations_equal_their_references(folder: str) -> None:
     """The kernels that need no Hopper."""

@@ -208,10 +208,28 @@ def token_norm(width: int, dtype: torch.dtype, device: Device) -> Norm:
     return Norm.TRITON if able else Norm.TORCH
 
 
+class Recurrent(StrEnum):
+    """The ways to take the steps of an LSTM."""
+
+    TRITON = "Triton"
+    TORCH = "torch"
+
+
+def recurrent(dtype: torch.dtype, device: Device) -> Recurrent:
+    """A kernel for each step, or several of torch's."""
+    able = device.triton and dtype != torch.float64
+    return Recurrent.TRITON if able else Recurrent.TORCH
+
+
 def turns_by_triton(x: Tensor, cos: Tensor, device: Device) -> bool:
     """Whether a kernel turns heads [m, n, heads, t, d]: by the same angles for all workers."""
     alike = len(cos) == 1 or cos.stride(0) == 0
     return device.triton and x.dtype != torch.float64 and x.ndim == 5 and alike
+
+
+def drops_by_triton(x: Tensor, device: Device) -> bool:
+    """Whether a kernel draws the masks of dropout on the way: x must lie in one piece."""
+    return device.triton and x.dtype != torch.float64 and x.is_contiguous() and x.numel() > 0
 
 
 def crosses_by_triton(dtype: torch.dtype, device: Device) -> bool:

@@ -1,11 +1,13 @@
 """nn.LSTM for all workers and both directions at once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from partavg.engines.fused import dispatch
+from partavg.engines.fused.dispatch import Recurrent, device_of
 from partavg.engines.fused.recurrent.reference import Ends
 from partavg.engines.fused.rows import Rows
 
@@ -22,7 +24,7 @@ def run(
     layer: Any, rows: Rows, name: str, x: Tensor, start: Ends | None = None
 ) -> tuple[Tensor, Ends]:
     """The layer's outputs and last states, for x [m, n, t, e] or [m, t, n, e]."""
-    weights = [rows.cast(rows.tensor_of(name, key)) for key in weight_names(layer)]
+    weights = [rows.tensor_of(name, key) for key in weight_names(layer)]
     return lstm(layer, weights, x, start)
 
 
@@ -40,49 +42,72 @@ def lstm(
     x: Tensor,
     start: Ends | None,
 ) -> tuple[Tensor, Ends]:
-    """What nn.LSTM returns for x [m, n, t, e] (or [m, t, n, e]); weights in the layer's order."""
-    x = x.transpose(1, 2) if layer.batch_first else x  # [m, t, n, e]
+    """What nn.LSTM returns for x [m, n, t, e] (or [m, t, n, e]); weights in the layer's order.
+
+    Weights may be kept in another dtype than x, in which all is computed.
+    """
     directions = 2 if layer.bidirectional else 1
     each = len(weights) // (layer.num_layers * directions)
     if start is None:
-        zeros = x.new_zeros(len(x), layer.num_layers * directions, x.shape[2], layer.hidden_size)
+        count = x.shape[1 if layer.batch_first else 2]
+        zeros = x.new_zeros(len(x), layer.num_layers * directions, count, layer.hidden_size)
         start = zeros, zeros
+    read = _reader(x)
     ends: list[Ends] = []
     for number in range(layer.num_layers):
         first = number * directions
         own = [weights[i * each : (i + 1) * each] for i in range(first, first + directions)]
-        into, recurrent, *biases = (torch.stack(some) for some in zip(*own, strict=True))
-        bias = biases[0] + biases[1] if biases else None
-        before = tuple(s[:, first : first + directions].transpose(0, 1) for s in start)
-        x, hidden, cell = _layer(x, into, recurrent, bias, *before)
-        ends.append((hidden, cell))
-    hiddens, cells = (torch.cat(some).transpose(0, 1) for some in zip(*ends, strict=True))
-    return x.transpose(1, 2) if layer.batch_first else x, (hiddens, cells)
+        into, recurrent, *biases = zip(*own, strict=True)
+        added = [one + other for one, other in zip(*biases, strict=True)] if biases else []
+        before = [s[:, first : first + directions] for s in start]
+        x, *after = read(x, into, recurrent, added, *before, batch_first=layer.batch_first)
+        ends.append((after[0], after[1]))
+    hiddens, cells = (torch.cat(some, 1) for some in zip(*ends, strict=True))
+    return x, (hiddens, cells)
+
+
+def _reader(x: Tensor) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+    """What computes a layer of such numbers."""
+    if dispatch.recurrent(x.dtype, device_of(x)) == Recurrent.TORCH:
+        return _layer
+    from partavg.engines.fused.recurrent import steps
+
+    return steps.layer
 
 
 def _layer(
     x: Tensor,
-    into: Tensor,
-    recurrent: Tensor,
-    bias: Tensor | None,
+    into: Sequence[Tensor],
+    recurrent: Sequence[Tensor],
+    biases: Sequence[Tensor],
     hidden: Tensor,
     cell: Tensor,
+    *,
+    batch_first: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One layer, weights [directions, m, …]: outputs [m, t, n, directions · h], last states."""
-    directions, workers, width = into.shape[:3]
+    """One layer, with weights and biases of each direction: outputs, last states [m, d, n, h]."""
+    x = x.transpose(1, 2) if batch_first else x  # [m, t, n, e]
+    directions, workers, width = len(into), *into[0].shape[:2]
     steps, count = x.shape[1:3]
     both = torch.stack([x, x.flip(1)][:directions])  # [d, m, t, n, e]
-    given = torch.bmm(both.flatten(2, 3).flatten(0, 1), into.flatten(0, 1).transpose(1, 2))
-    if bias is not None:
-        given = given + bias.flatten(0, 1)[:, None]
+    given = torch.bmm(both.flatten(2, 3).flatten(0, 1), _rows_of(into, x).transpose(1, 2))
+    if biases:
+        given = given + _rows_of(biases, x)[:, None]
     given = given.view(directions * workers, steps, count, width).transpose(0, 1)
+    states = (state.transpose(0, 1).flatten(0, 1) for state in (hidden, cell))
     hiddens, last = Recurrence.apply(  # type: ignore[no-untyped-call]
-        given, recurrent.flatten(0, 1), hidden.flatten(0, 1), cell.flatten(0, 1)
+        given, _rows_of(recurrent, x), *states
     )
-    outputs = hiddens.view(steps, directions, workers, count, -1)
+    outputs = hiddens.view(steps, directions, workers, count, width // 4)
     ends = outputs[-1]
-    ways = [outputs[:, 0], outputs[:, -1].flip(0)][:directions]
-    return torch.cat(ways, -1).transpose(0, 1), ends, last.view_as(ends)
+    ways = torch.cat([outputs[:, 0], outputs[:, -1].flip(0)][:directions], -1)
+    x = ways.permute(1, 2, 0, 3) if batch_first else ways.transpose(0, 1)
+    return x, ends.transpose(0, 1), last.view_as(ends).transpose(0, 1)
+
+
+def _rows_of(each: Sequence[Tensor], x: Tensor) -> Tensor:
+    """Parameters [m, …] of each direction as [d · m, …], as x is computed."""
+    return torch.cat([tensor.to(x.dtype) for tensor in each])
 
 
 class Recurrence(torch.autograd.Function):

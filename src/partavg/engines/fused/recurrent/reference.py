@@ -18,11 +18,12 @@ def lstm(
         count = x.shape[1] if layer.batch_first else x.shape[2]
         zeros = x.new_zeros(len(x), layer.num_layers * directions, count, layer.hidden_size)
         start = zeros, zeros
+    rounded = [weight.to(x.dtype) for weight in weights]
     options = layer.bias, layer.num_layers, 0.0, layer.training, layer.bidirectional
     found = [
         torch.lstm(own, ends, list(some), *options, layer.batch_first)
         for own, ends, some in zip(
-            x, zip(*start, strict=True), zip(*weights, strict=True), strict=True
+            x, zip(*start, strict=True), zip(*rounded, strict=True), strict=True
         )
     ]
     outputs, hiddens, cells = (torch.stack(each) for each in zip(*found, strict=True))
