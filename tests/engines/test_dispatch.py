@@ -219,3 +219,6 @@ def test_products() -> None:
     assert dispatch.multiplies_into(torch.bfloat16, torch.float32, AMPERE)
     assert not dispatch.multiplies_into(torch.float32, torch.float32, AMPERE)
     assert not dispatch.multiplies_into(torch.bfloat16, torch.float32, CPU)
+    assert dispatch.puts_words_first(10, CPU)
+    assert not dispatch.puts_words_first(5000, CPU)
+    assert not any(dispatch.puts_words_first(10, device) for device in (INTERPRETER, AMPERE))

@@ -70,3 +70,16 @@ def test_large_gradients_are_handed_over_as_they_are(monkeypatch: pytest.MonkeyP
     assert torch.equal(torch.cat([piece for _, piece in found], 1), expected)
     assert found[0][1].data_ptr() == a.data_ptr()  # no copy
     assert all(piece.stride(1) == 1 for _, piece in found)  # in place is safe
+
+
+def test_small_gradients_that_follow_each_other_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("partavg.engines.pieces._SMALL_ON_CPU", 6)
+    sizes = {"a": 2, "b": 3, "c": 9, "d": 1, "e": 1}
+    layout = Layout.of({name: torch.empty(size) for name, size in sizes.items()})
+    grads = list(torch.randn(2, 16).split(list(sizes.values()), 1))
+    large = grads[2] = grads[2].clone()
+    expected = torch.cat(grads, 1)
+    found = list(pieces(grads, layout))
+    assert [columns for columns, _ in found] == [slice(0, 5), slice(5, 14), slice(14, 16)]
+    assert all(torch.equal(piece, expected[:, columns]) for columns, piece in found)
+    assert found[1][1].data_ptr() == large.data_ptr()

@@ -1,6 +1,7 @@
 """All workers in one pass, layer by layer, with a worker axis in front of every tensor."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -57,7 +58,8 @@ class Fused:
                 f"parameters of {model.dtype} are not covered, only float32 and float64"
             )
         self._compute = compute_dtype(precision, model.dtype)
-        self._exactness = Exactness(tf32=precision == "tf32", deterministic=deterministic)
+        exactness = Exactness(tf32=precision == "tf32", deterministic=deterministic)
+        self._exactness = exactness if self._device.type == "cuda" else nullcontext()
         self._program = Program(model.skeleton)
         self._recompute = recompute and self.can_recompute
         self._losses = vmap(model.criterion)

@@ -110,9 +110,9 @@ class Program:
     @cached_property
     def head(self) -> str | None:
         """The name of the linear layer that gives the outputs, if one does."""
-        node = self._head()
-        return None if node is None else str(node.target)
+        return None if self._head is None else str(self._head.target)
 
+    @cached_property
     def _head(self) -> fx.Node | None:
         """The step that it is."""
         *_, output = self._graph.nodes
@@ -132,10 +132,9 @@ class Program:
     def __call__(self, inputs: Tensor, rows: Rows, *, headless: bool = False) -> Any:
         """The module's outputs for all workers, or what its head is given."""
         *nodes, end = self._graph.nodes
-        head = self._head() if headless else None
-        if head is not None:
-            end = head
-            nodes.remove(head)
+        if headless and self._head is not None:
+            end = self._head
+            nodes.remove(end)
         values: dict[fx.Node, Any] = {}
         pieces = cut(nodes, end.all_input_nodes) if rows.recompute else []
         if len(pieces) > 1:

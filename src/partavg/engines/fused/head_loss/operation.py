@@ -52,9 +52,20 @@ def run(criterion: Criterion, rows: Rows, name: str, x: Tensor, words: Tensor) -
     """The losses [m] of what a linear layer makes of x [m, n, t, i]; they are to be added up."""
     own = rows.tensor_of(name, "weight"), rows.maybe(name, "bias")
     place = rows.gradient_of(name, "weight")
-    if criterion.of_samples:
+    ignored: int | None = criterion.ignored
+    if not x.is_cuda and all_classes(words, own[0].shape[1], criterion.ignored):
+        ignored = None
+    elif criterion.of_samples:
         _check_classes(words, own[0].shape[1], criterion.ignored)
-    return losses(rows.cast(x), *own, words, criterion.ignored, place, summed=True)
+    return losses(rows.cast(x), *own, words, ignored, place, summed=True)
+
+
+def all_classes(found: Tensor, classes: int, ignored: int) -> bool:
+    """Whether each of them is a class, and none is to be ignored."""
+    if not found.numel():
+        return False
+    low, high = map(int, torch.aminmax(found))
+    return low >= 0 and high < classes and not low <= ignored <= high
 
 
 def _check_classes(found: Tensor, classes: int, ignored: int) -> None:
@@ -69,13 +80,14 @@ def losses(
     weight: Tensor,
     bias: Tensor | None,
     words: Tensor,
-    ignored: int,
+    ignored: int | None,
     place: Tensor | None = None,
     *,
     summed: bool = False,
 ) -> Tensor:
     """The mean cross-entropy [m] of words [m, …] given x [m, …, i], weights and biases.
 
+    Where no word is `ignored`, that is None: each is known to be one of those that there are.
     `summed` promises that the losses are but added up, so that their own gradient is 1.
     """
     flat = x.reshape(len(x), -1, x.shape[-1])
@@ -95,17 +107,13 @@ class HeadLoss(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         words: Tensor,
-        ignored: int,
+        ignored: int | None,
         place: Tensor | None,
         summed: bool,
     ) -> Tensor:
         """The losses, in the weights' dtype."""
         low = cast(weight, x.dtype)
-        counted = words != ignored
-        scale = counted.sum(1).to(weight.dtype).reciprocal()
-        known = (words >= 0) & (words < weight.shape[1])
-        wrong = counted & ~known  # torch says so; a GPU is not asked, but the loss is NaN
-        words = torch.where(counted & known, words, -1)
+        words, scale, wrong = _looked_at(words, weight, ignored)
         dx = torch.empty_like(x)
         dw = torch.empty_like(weight, memory_format=torch.contiguous_format)
         dw = dw if place is None else place
@@ -117,10 +125,11 @@ class HeadLoss(torch.autograd.Function):
         for some in map(slice, *_cut(workers, max(1, _MOST // (each * count)))):
             for part in map(slice, *_cut(count, most)):
                 own = x[some, part]
-                logits = torch.bmm(own, low[some].transpose(1, 2))
-                if bias is not None:
-                    logits += bias[some, None].to(logits.dtype)
-                found[some, part] = _losses_(logits, words[some, part], scale[some])
+                logits = _logits(own, low[some], None if bias is None else bias[some])
+                own_words = words[some, part]
+                found[some, part] = _losses_(
+                    logits, own_words, scale[some], all_there=wrong is None
+                )
                 torch.bmm(logits, low[some], out=dx[some, part])
                 if part.start == 0:
                     _copied(dw[some], product_into(dw[some], logits, own, weight.dtype))
@@ -130,7 +139,9 @@ class HeadLoss(torch.autograd.Function):
                     db[some] += logits.sum(1, dtype=db.dtype)
         ctx.save_for_backward(dx, dw, db)
         ctx.summed = summed
-        return found.masked_fill_(wrong, torch.nan).sum(1) * scale
+        if wrong is not None:
+            found.masked_fill_(wrong, torch.nan)
+        return found.sum(1).mul_(scale)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
@@ -142,10 +153,37 @@ class HeadLoss(torch.autograd.Function):
         return dx, dw, db, None, None, None, None
 
 
-def _losses_(logits: Tensor, words: Tensor, scale: Tensor) -> Tensor:
+def _looked_at(
+    words: Tensor, weight: Tensor, ignored: int | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Words, -1 for those that do not count; one over how many do; which are wrong, if it may be.
+
+    Of those torch says so; a GPU is not asked, but the loss is NaN.
+    """
+    if ignored is None:
+        return words, weight.new_full((len(words),), 1 / words.shape[1]), None
+    counted = words != ignored
+    known = (words >= 0) & (words < weight.shape[1])
+    scale = counted.sum(1).to(weight.dtype).reciprocal()
+    return torch.where(counted & known, words, -1), scale, counted & ~known
+
+
+def _logits(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """What the layer makes of x [m, n, i]: [m, n, w], if words are few in the memory of [m, w, n].
+
+    What is done along the words is then done for many samples at once.
+    """
+    if dispatch.puts_words_first(weight.shape[1], device_of(x)):
+        logits = torch.bmm(weight, x.transpose(1, 2)).transpose(1, 2)
+    else:
+        logits = torch.bmm(x, weight.transpose(1, 2))
+    return logits if bias is None else logits.add_(bias[:, None].to(x.dtype))
+
+
+def _losses_(logits: Tensor, words: Tensor, scale: Tensor, *, all_there: bool) -> Tensor:
     """The loss of each word [m, n], 0 where it is negative; logits become their gradients."""
     if not dispatch.crosses_by_triton(logits.dtype, device_of(logits)):
-        return reference.losses_(logits, words, scale)
+        return reference.losses_(logits, words, scale, all_there=all_there)
     from partavg.engines.fused.head_loss.cross_entropy import losses_
 
     return losses_(logits, words, scale)

@@ -5,21 +5,23 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def losses_(logits: Tensor, words: Tensor, scale: Tensor) -> Tensor:
+def losses_(logits: Tensor, words: Tensor, scale: Tensor, *, all_there: bool = False) -> Tensor:
     """The cross-entropy of words [m, n]; logits [m, n, w] become their gradients times [m] scales.
 
-    Of a negative word both are 0.
+    Of a negative word both are 0; `all_there` promises that there is none.
     """
     wide = logits.to(scale.dtype)
-    there = (words >= 0)[..., None]
-    place = words.clamp(min=0)[..., None]
+    place = (words if all_there else words.clamp(min=0))[..., None]
     # log_softmax would take three times as long where there are few words.
-    below = wide - wide.amax(-1, keepdim=True)
-    own = below.gather(-1, place)
-    total = below.exp_().sum(-1, keepdim=True)
-    found = torch.where(there, total.log() - own, 0)
-    each = torch.where(there, scale[:, None, None], 0)
-    logits.copy_(below.mul_(each / total).scatter_add_(-1, place, -each))
+    wide -= wide.amax(-1, keepdim=True)
+    own = wide.gather(-1, place)
+    total = wide.exp_().sum(-1, keepdim=True)
+    found, each = total.log() - own, scale[:, None, None]
+    if not all_there:
+        there = (words >= 0)[..., None]
+        found, each = torch.where(there, found, 0), torch.where(there, each, 0)
+    wide.mul_(each / total).scatter_add_(-1, place, -each.expand(place.shape))
+    logits.copy_(wide)
     return found.squeeze(-1)
 
 
