@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from peer_work import Clock, given, model, say
+from peer_work import Clock, given, say
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
     import jax.numpy as jnp
     from fedjax.algorithms import fed_avg
 
-    net = model(told.name)
+    net = told.model()
     start = {name: jnp.asarray(p.detach().numpy()) for name, p in net.named_parameters()}
 
     def apply(params: Any, batch: Any, rng: Any = None) -> Any:
@@ -52,7 +52,7 @@ def main() -> None:
     users = fedjax.InMemoryFederatedData(
         {str(user).encode(): {"x": x[user], "y": y[user]} for user in range(work.users)}
     )
-    drawn = fedjax.client_samplers.UniformGetClientSampler(users, work.cohort, seed=0)
+    drawn = fedjax.client_samplers.UniformGetClientSampler(users, work.cohort, seed=told.seed)
     state = algorithm.init(start)
     clock = Clock(told.device)
     for _ in range(told.rounds):
