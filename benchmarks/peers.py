@@ -98,6 +98,7 @@ def run(
                     env=own | environment,
                     stdout=out,
                     stderr=errors,
+                    text=True,
                 )
             except OSError as error:
                 return f"{peer.python} cannot be run: {error.strerror}"

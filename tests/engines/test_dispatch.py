@@ -187,3 +187,11 @@ def test_products() -> None:
     assert dispatch.multiplies_into(torch.bfloat16, torch.float32, AMPERE)
     assert not dispatch.multiplies_into(torch.float32, torch.float32, AMPERE)
     assert not dispatch.multiplies_into(torch.bfloat16, torch.float32, CPU)
+
+
+def test_dropout() -> None:
+    assert dispatch.drops_by_triton((2, 3, 4), torch.bfloat16, HOPPER)
+    assert not dispatch.drops_by_triton((2, 3, 4), torch.float64, HOPPER)
+    assert not dispatch.drops_by_triton((2, 3, 0), torch.bfloat16, HOPPER)
+    assert not dispatch.drops_by_triton((2, 2**16, 2**15), torch.bfloat16, HOPPER)
+    assert not dispatch.drops_by_triton((2, 3, 4), torch.bfloat16, CPU)

@@ -26,14 +26,17 @@ if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs TRITON_INTERPRET=1 or a GPU", allow_module_level=True)
 
 from partavg.engines.fused import Fused
+from partavg.engines.fused.channels import channels_first
 from partavg.engines.fused.comparison import Setting
 from partavg.engines.fused.convolution.any_channels import four_channels
 from partavg.engines.fused.convolution.many_channels import ManyChannels
 from partavg.engines.fused.dispatch import Device
+from partavg.engines.fused.dropout import operation as dropout
 from partavg.engines.fused.norm import batch_norm, operation
 from partavg.engines.fused.norm.batch_norm import NormSettings
 from partavg.engines.fused.norm.parameters import NormParameters
 from partavg.engines.fused.pool import operation as pool
+from partavg.engines.fused.rows import Rows
 from partavg.kernels import sums
 from partavg.kernels.cast import cast
 
@@ -103,7 +106,8 @@ def test_statistics_alone_are_those_of_normalizing() -> None:
 
 
 @pytest.mark.parametrize(
-    "folder", ["convolution", "norm", "pool", "token_norm", "rotary", "head_loss", "linear"]
+    "folder",
+    ["convolution", "norm", "pool", "token_norm", "rotary", "head_loss", "linear", "dropout"],
 )
 def test_operations_equal_their_references(folder: str) -> None:
     """The kernels that need no Hopper."""
@@ -113,6 +117,28 @@ def test_operations_equal_their_references(folder: str) -> None:
     for each in benchmark.comparisons(setting):
         for one, other in zip(each.run(each.operation), each.run(each.reference), strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-3, msg=each.title)
+
+
+@pytest.mark.parametrize("p", [0.25, 1.0])
+@pytest.mark.parametrize("shape", [(3, 1, 2000), (2, 3, 5, 7, 4), (2, 2, 6, 0, 3)])
+def test_dropped_bit_by_bit(shape: tuple[int, ...], p: float) -> None:
+    """As each worker alone, whether channels lie last in memory or first."""
+    keys = torch.randint(-(2**62), 2**62, shape[:1])
+    for given in (
+        torch.randn(shape),
+        channels_first(torch.randn(shape).movedim(2, -1).contiguous()),
+    ):
+        found = []
+        for on in (True, False):
+            x = given.half().detach().requires_grad_()
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(dropout, "device_of", lambda x, on=on: Device(on, on, on, on))
+                y = dropout.run(nn.Dropout(p), Rows({}, keys, torch.float16), "", x)
+            assert ("DropEach" in str(y.grad_fn)) == (on and y.numel() > 0)
+            y.backward(torch.linspace(1, 2, y.numel()).view(y.shape).to(y.dtype))
+            found.append((y.detach(), x.grad))
+        for one, other in zip(*found, strict=True):
+            assert torch.equal(one, other)
 
 
 def test_rows_in_another_precision() -> None:

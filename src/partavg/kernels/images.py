@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from partavg.kernels.bits import bits24
 from partavg.kernels.launch import launch
 
 
@@ -28,15 +29,6 @@ def augment(
         BLOCK=1024,
     )
     return out
-
-
-@triton.jit
-def _bits24(key, counter):
-    """As `seeds.bits24`: the counter-th random bits of a key."""
-    state = counter.to(tl.uint64) * 0x9E3779B97F4A7C15 + key.to(tl.uint64)
-    state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9
-    state = (state ^ (state >> 27)) * 0x94D049BB133111EB
-    return ((state ^ (state >> 31)) >> 40).to(tl.int32)
 
 
 @triton.jit(do_not_specialize=["count", "channels", "height", "width"])
@@ -65,10 +57,10 @@ def _augment(
     row = (i // width) % height
     channel = i // (width * height)
     if FLIP:
-        flipped = _bits24(key, 2 * count + n + 1) % 2 == 1
+        flipped = bits24(key, 2 * count + n + 1) % 2 == 1
         column = tl.where(flipped, width - 1 - column, column)
-    row += _bits24(key, n + 1) % (2 * CROP + 1) - CROP
-    column += _bits24(key, count + n + 1) % (2 * CROP + 1) - CROP
+    row += bits24(key, n + 1) % (2 * CROP + 1) - CROP
+    column += bits24(key, count + n + 1) % (2 * CROP + 1) - CROP
     inside = (i < size) & (row >= 0) & (row < height) & (column >= 0) & (column < width)
     place = (channel * height + row) * width + column
     value = tl.load(images + image * size + place, mask=inside, other=0).to(tl.float32)

@@ -188,6 +188,12 @@ def multiplies_into(dtype: torch.dtype, kept: torch.dtype, device: Device) -> bo
     return device.cuda and dtype != kept
 
 
+def drops_by_triton(shape: Sequence[int], dtype: torch.dtype, device: Device) -> bool:
+    """Whether a kernel drops the elements of activations [m, n, …], which a worker counts."""
+    each = torch.Size(shape[1:]).numel()
+    return device.triton and dtype != torch.float64 and each * shape[0] > 0 and each < 2**31 - 1
+
+
 def token_norm(width: int, dtype: torch.dtype, device: Device) -> Norm:
     """LayerNorm and RMSNorm: a program holds whole tokens."""
     able = device.triton and dtype != torch.float64 and width <= 16384

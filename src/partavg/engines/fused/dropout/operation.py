@@ -6,7 +6,9 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.nn import functional as F
 
-from partavg.engines.dropout import KeyedDropout
+from partavg.engines.dropout import NEXT, KeyedDropout
+from partavg.engines.fused import dispatch
+from partavg.engines.fused.dispatch import device_of
 from partavg.engines.fused.rows import Rows
 
 _FUNCTION_OF: dict[type[nn.Module], Any] = {
@@ -25,6 +27,11 @@ def run(by: Any, rows: Rows, name: str, x: Tensor, *args: Any, **options: Any) -
     p = options.get("p", args[0] if args else 0.5)
     if p == 0 or not options.get("training", args[1] if len(args) > 1 else True):
         return x
+
+    if by is F.dropout and dispatch.drops_by_triton(x.shape, x.dtype, device_of(x)):
+        from partavg.engines.fused.dropout.each import DropEach
+
+        return DropEach.apply(x, rows.next_keys() + NEXT, float(p))  # type: ignore[no-untyped-call]
 
     def drop(x: Tensor, key: Tensor) -> Any:
         with KeyedDropout(key):
