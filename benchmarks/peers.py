@@ -2,8 +2,9 @@
 
     python benchmarks/peers.py [--work mlp] [--rounds 6] [--rounds-of flower=3] [--runs 5]
         [--peers partavg,loop,pfl,fedjax,flower] [--device cpu] [--threads 1,2] [--processes 1]
-        [--pfl-python PYTHON] [--pfl-path FOLDER] [--fedjax-python PYTHON] [--flower-python PYTHON]
-        [--data ROOT] [--limit SECONDS] [--out results/benchmarks/peers.csv]
+        [--pfl-python PYTHON] [--pfl-path FOLDER] [--fedjax-python PYTHON] [--fedjax-path FOLDER]
+        [--flower-python PYTHON] [--data ROOT] [--limit SECONDS]
+        [--out results/benchmarks/peers.csv]
 
 Each peer trains the same model on the same samples for the same users per round (peer_work.py), in
 a process and a Python of its own; peers take turns, `--runs` times, and the number of a run is its
@@ -222,6 +223,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--pfl-python", default=sys.executable)
     parser.add_argument("--pfl-path", default="", help="its packages, if its Python has them not")
     parser.add_argument("--fedjax-python", default=sys.executable)
+    parser.add_argument("--fedjax-path", default="")
     parser.add_argument("--flower-python", default=sys.executable)
     parser.add_argument("--peers", default=",".join(PEERS), help="those wanted")
     parser.add_argument("--threads", default="1,2", help="of each process; the best counts")
@@ -239,7 +241,7 @@ def main(words: Sequence[str] | None = None) -> None:
             int(fewer.get(name, told.rounds)),
             int(threads),
             int(processes),
-            told.pfl_path if name == "pfl" else "",
+            getattr(told, f"{name}_path", ""),
         )
         for name in PEERS
         if name in told.peers.split(",")

@@ -15,7 +15,7 @@ from partavg.sentences import shown
 Normalize = Literal["channel", "pixel", "none"]
 
 _AUGMENT = fold(0, "augment")  # other bits than dropout draws from the same keys
-_PIECE = 1 << 19  # numbers, so that they stay in the cache
+_PIECE = 1 << 18  # numbers, so that they stay in the cache
 
 
 @dataclass(frozen=True, slots=True)
