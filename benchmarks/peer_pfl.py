@@ -23,7 +23,7 @@ def main() -> None:
     work = told.work
     os.environ["PFL_PYTORCH_DEVICE"] = str(told.device)  # before pfl is imported
     if told.device.type == "cuda":  # pfl asks for NCCL, which refuses two processes on one GPU
-        torch.distributed.init_process_group = partial(  # type: ignore[assignment]
+        torch.distributed.init_process_group = partial(
             _begin_with_gloo, torch.distributed.init_process_group
         )
 
