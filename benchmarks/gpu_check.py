@@ -36,6 +36,7 @@ GPU = torch.device("cuda", 0)
 LIMIT = 1e-5
 CASES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "cnn": ((1, 28, 28), {}),
+    "dropout_cnn": ((3, 32, 32), {}),
     "gpt": ((64,), {"layers": 3, "width": 64, "heads": 2, "dropout": 0.1}),
     "logistic": ((20,), {}),
     "lstm": ((30,), {"dropout": 0.3}),

@@ -1,35 +1,59 @@
 """A peer of benchmarks/peers.py: FedJAX's federated averaging, clients in turn, compiled by JAX.
 
-Needs torch and `pip install fedjax "jax<0.4.26" "flax<0.9" "numpy<2"` in the Python that runs it,
-and nothing of ours: FedJAX 0.0.17 does not run with a newer JAX. For networks of dense layers only.
+Needs torch and `pip install fedjax` in the Python that runs it, and nothing of ours. FedJAX 0.0.17
+calls functions of trees by names that newer JAX has given up; they get these names back.
 """
 
+import os
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 import torch
-from peer_work import Clock, given, model, say
+from peer_work import AT_ONCE, Clock, given, say
 
 
 def main() -> None:
     """Train, and say how long it took."""
     told = given()
     work = told.work
-    if told.name == "cifar10":
-        raise SystemExit("its network is not written for FedJAX yet")
+    if told.device.type == "cpu":
+        os.environ["JAX_PLATFORMS"] = "cpu"
 
-    import fedjax
     import jax
     import jax.numpy as jnp
+
+    for name in ("tree_map", "tree_leaves"):
+        if not hasattr(jax, name):
+            setattr(jax, name, getattr(jax.tree_util, name))
+    import fedjax
     from fedjax.algorithms import fed_avg
 
-    net = model(told.name)
+    net = told.model()
     start = {name: jnp.asarray(p.detach().numpy()) for name, p in net.named_parameters()}
 
+    def dense(params: Any, x: Any, layer: int) -> Any:
+        return x @ params[f"{layer}.weight"].T + params[f"{layer}.bias"]
+
+    def convolved(params: Any, x: Any, layer: int) -> Any:
+        axes = "NCHW", "OIHW", "NCHW"
+        weight, bias = params[f"{layer}.weight"], params[f"{layer}.bias"]
+        y = jax.lax.conv_general_dilated(x, weight, (1, 1), "VALID", dimension_numbers=axes)
+        return jax.nn.relu(y + bias[:, None, None])
+
+    def dropped(x: Any, p: float, rng: Any) -> Any:
+        return x if rng is None else x * jax.random.bernoulli(rng, 1 - p, x.shape) / (1 - p)
+
     def apply(params: Any, batch: Any, rng: Any = None) -> Any:
-        hidden = jax.nn.relu(batch["x"] @ params["0.weight"].T + params["0.bias"])
-        return hidden @ params["2.weight"].T + params["2.bias"]
+        x = batch["x"]
+        if told.name != "cifar10":
+            return dense(params, jax.nn.relu(dense(params, x, 0)), 2)
+        one, other = (None, None) if rng is None else jax.random.split(rng)
+        x = convolved(params, convolved(params, x, 0), 2)
+        two = 1, 1, 2, 2
+        x = dropped(jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, two, two, "VALID"), 0.25, one)
+        x = dropped(jax.nn.relu(dense(params, x.reshape(len(x), -1), 7)), 0.5, other)
+        return dense(params, x, 10)
 
     def loss(batch: Any, outputs: Any) -> Any:
         taken = jnp.take_along_axis(jax.nn.log_softmax(outputs), batch["y"][:, None], 1)
@@ -52,11 +76,15 @@ def main() -> None:
     users = fedjax.InMemoryFederatedData(
         {str(user).encode(): {"x": x[user], "y": y[user]} for user in range(work.users)}
     )
-    drawn = fedjax.client_samplers.UniformGetClientSampler(users, work.cohort, seed=0)
+    drawn = fedjax.client_samplers.UniformGetClientSampler(users, work.cohort, seed=told.seed)
     state = algorithm.init(start)
+    tested = [jnp.asarray(x.numpy()) for x in torch.split(told.test[0], AT_ONCE)]
+    outputs = jax.jit(lambda params, x: apply(params, {"x": x}))
     clock = Clock(told.device)
-    for _ in range(told.rounds):
+    for done in range(1, told.rounds + 1):
         state, _ = algorithm.apply(state, drawn.sample())
+        if told.due(done):
+            jax.block_until_ready([outputs(state.params, some) for some in tested])
         jax.block_until_ready(state.params)
         clock.end()
     with torch.no_grad():

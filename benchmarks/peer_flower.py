@@ -15,7 +15,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
-from peer_work import Clock, given, model, say
+from peer_work import Clock, given, judged, say
 from torch.nn import functional as F
 
 
@@ -29,7 +29,7 @@ def client(argv: list[str]) -> ClientApp:
         if not kept:
             sys.argv[1:] = argv
             kept["told"] = given()
-            kept["net"] = model(kept["told"].name).to(kept["told"].device)
+            kept["net"] = kept["told"].model().to(kept["told"].device)
         told, net = kept["told"], kept["net"]
         work, user = told.work, int(context.node_config["partition-id"])
         net.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
@@ -57,8 +57,13 @@ def server(clock: Clock) -> ServerApp:
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         clock.ends[:] = []
+        net = told.model().to(told.device)
+        x, y = (t.to(told.device) for t in told.test)
 
         def note(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+            if server_round and told.due(server_round):
+                net.load_state_dict(arrays.to_torch_state_dict())
+                judged(net, (x, y))
             clock.end()
             return MetricRecord()
 
@@ -69,12 +74,11 @@ def server(clock: Clock) -> ServerApp:
             min_available_nodes=told.work.users,
         ).start(
             grid=grid,
-            initial_arrays=ArrayRecord(model(told.name).state_dict()),
+            initial_arrays=ArrayRecord(told.model().state_dict()),
             num_rounds=told.rounds,
             train_config=ConfigRecord(),
             evaluate_fn=note,
         )
-        net = model(told.name)
         net.load_state_dict(done.arrays.to_torch_state_dict())
         say(net, clock, told, f"flwr {version('flwr')}")
 

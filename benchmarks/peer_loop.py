@@ -1,7 +1,7 @@
 """A peer of benchmarks/peers.py: one user after another, as one writes it without a library."""
 
 import torch
-from peer_work import Clock, given, model, say
+from peer_work import Clock, given, judged, say
 from torch.nn import functional as F
 
 
@@ -10,10 +10,11 @@ def main() -> None:
     told = given()
     work, device = told.work, told.device
     x, y = (t.to(device).split(work.samples) for t in told.samples)
-    common = model(told.name).to(device)
-    local = model(told.name).to(device).train()
+    x_test, y_test = (t.to(device) for t in told.test)
+    common = told.model().to(device)
+    local = told.model().to(device).train()
     clock = Clock(device)
-    for _ in range(told.rounds):
+    for done in range(1, told.rounds + 1):
         total = [torch.zeros_like(p) for p in common.parameters()]
         for user in torch.randperm(work.users)[: work.cohort].tolist():
             local.load_state_dict(common.state_dict())
@@ -26,6 +27,8 @@ def main() -> None:
         with torch.no_grad():
             for parameter, added in zip(common.parameters(), total, strict=True):
                 parameter.copy_(added / work.cohort)
+        if told.due(done):
+            judged(common, (x_test, y_test))
         clock.end()
     say(common, clock, told, f"torch {torch.__version__}")
 

@@ -3,7 +3,7 @@
 from importlib.metadata import version
 
 import torch
-from peer_work import Clock, given, model, say
+from peer_work import Clock, given, say
 from torch.nn import functional as F
 
 import partavg
@@ -14,9 +14,9 @@ def main() -> None:
     """Train, and say how long it took."""
     told = given()
     work = told.work
-    some = Participation(work.users, work.cohort, every=work.steps, redistribution="average")
+    some = Participation(work.users, work.cohort, work.steps, "average", told.seed)
     simulation = partavg.Simulation(
-        model(told.name),
+        told.model(),
         F.cross_entropy,
         told.samples,
         list(torch.arange(work.users * work.samples).view(work.users, -1)),
@@ -26,11 +26,17 @@ def main() -> None:
         batch=work.batch,
         participation=some if work.cohort < work.users else None,
         device=told.device,
+        seed=told.seed,
     )
+    test = tuple(t.to(told.device) for t in told.test)
     clock = Clock(told.device)  # the engine is chosen by now, as others have imported and built
     for record in simulation.train(told.rounds * work.steps):
-        if record.step % work.steps == 0:
-            clock.end()
+        done, rest = divmod(record.step, work.steps)
+        if rest:
+            continue
+        if told.due(done):
+            simulation.evaluate(test)
+        clock.end()
     say(simulation.consensus(), clock, told, f"partavg {version('partavg')}")
 
 

@@ -1,7 +1,8 @@
 """The work that benchmarks/peers.py gives to each peer; needs torch and nothing of ours.
 
 Federated averaging: in each round some users are drawn, each takes steps of plain SGD from the
-common model, and the mean of theirs is the next one.
+common model, and the mean of theirs is the next one. Where the work asks for it, that is evaluated
+after every so many rounds.
 """
 
 import json
@@ -24,6 +25,10 @@ class Work(NamedTuple):
     batch: int
     lr: float
     shape: tuple[int, ...]
+    evaluate: int = 0
+    """Rounds from one evaluation to the next; 0 for none before the end."""
+    whole: int = 0
+    """Rounds of all of it, where its author says so."""
 
     @property
     def steps(self) -> int:
@@ -34,14 +39,17 @@ class Work(NamedTuple):
 WORKS = {
     "mlp": Work(128, 320, 128, 32, 0.05, (64,)),
     "tiny": Work(6, 8, 3, 4, 0.1, (64,)),
-    "cifar10": Work(1000, 50, 50, 10, 0.1, (3, 32, 32)),
+    "cifar10": Work(1000, 50, 50, 10, 0.1, (3, 32, 32), 10, 1500),
 }
 """`cifar10` is pfl-research's public benchmark of image classification, `tiny` is for trying."""
 
+AT_ONCE = 2000
+"""Samples of a batch when a model is evaluated."""
 
-def model(name: str) -> nn.Module:
+
+def model(name: str, seed: int = 0) -> nn.Module:
     """An MLP 64-64-10, or the CNN of pfl-research's benchmark (1,626,442 parameters)."""
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     if name != "cifar10":
         return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     net = nn.Sequential(
@@ -66,14 +74,23 @@ class Given(NamedTuple):
     test: tuple[Tensor, Tensor]
     rounds: int
     device: torch.device
+    seed: int
+
+    def model(self) -> nn.Module:
+        """Where training begins."""
+        return model(self.name, self.seed)
+
+    def due(self, done: int) -> bool:
+        """Whether the model is evaluated after so many rounds."""
+        return self.work.evaluate > 0 and done % self.work.evaluate == 0
 
 
 def given() -> Given:
-    """As peers.py says it: the work, a file of samples, rounds, a device."""
-    name, path, rounds, device = sys.argv[1:]
-    read: dict[str, Any] = torch.load(path, weights_only=True)
+    """As peers.py says it: the work, a file of samples, rounds, a device, a seed."""
+    name, path, rounds, device, seed = sys.argv[1:]
+    read: dict[str, Any] = torch.load(path, weights_only=True, mmap=True)
     samples, test = (read["x"], read["y"]), (read["test_x"], read["test_y"])
-    return Given(name, WORKS[name], samples, test, int(rounds), torch.device(device))
+    return Given(name, WORKS[name], samples, test, int(rounds), torch.device(device), int(seed))
 
 
 class Clock:
@@ -91,15 +108,21 @@ class Clock:
 
 
 @torch.no_grad()
+def judged(net: nn.Module, test: tuple[Tensor, Tensor]) -> tuple[float, float]:
+    """The mean loss and the accuracy on samples that lie where the model is."""
+    net.eval()
+    right = loss = 0.0
+    for x, y in zip(*(torch.split(t, AT_ONCE) for t in test), strict=True):
+        outputs = net(x)
+        loss += nn.functional.cross_entropy(outputs, y, reduction="sum").item()
+        right += (outputs.argmax(1) == y).sum().item()
+    return loss / len(test[1]), right / len(test[1])
+
+
 def say(net: nn.Module, clock: Clock, told: Given, version: str) -> None:
     """Print seconds of each round, and what the model has learned."""
-    net = net.to(told.device).eval()
-    right = loss = 0.0
-    for x, y in zip(*(torch.split(t, 1000) for t in told.test), strict=True):
-        outputs = net(x.to(told.device))
-        loss += nn.functional.cross_entropy(outputs, y.to(told.device), reduction="sum").item()
-        right += (outputs.argmax(1).cpu() == y).sum().item()
+    x, y = (t.to(told.device) for t in told.test)
+    loss, accuracy = judged(net.to(told.device), (x, y))
     seconds = [after - before for before, after in zip(clock.ends, clock.ends[1:], strict=False)]
-    count = len(told.test[1])
-    found = {"seconds": seconds, "loss": loss / count, "accuracy": right / count}
-    print(json.dumps({"version": version, **found}))
+    found = {"seconds": seconds, "loss": loss, "accuracy": accuracy}
+    print(json.dumps({"version": version, **found}), flush=True)

@@ -1,6 +1,8 @@
 """The peers that partavg is timed beside do the same work; one that is not there is left out."""
 
 import csv
+import subprocess
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -53,6 +55,34 @@ def test_a_run(
     assert [row["peer"] for row in rows] == ["partavg", "loop"]
     assert found["partavg"]["loss"] == pytest.approx(found["loop"]["loss"], abs=0.2)
     assert all(float(row["seconds"]) > 0 for row in rows)
+    assert all(float(row["whole"]) > float(row["first"]) > 0 for row in rows)
     words = "--work tiny --rounds 2 --runs 1 --threads 1 --peers loop"
     peers.main([*words.split(), "--out", str(out)])
     assert [(row["peer"], row["run"]) for row in peers.kept(out)][2:] == [("loop", "1")]
+
+
+def test_all_rounds_are_told_from_some(peers: ModuleType) -> None:
+    assert peers.in_all([5.0, 1.0, 3.0], 10) == 5 + 9 * 2
+    assert peers.in_all([5.0, 1.0, 3.0], 3) == peers.in_all([5.0, 1.0, 3.0], 0) == 9
+
+
+def test_who_fails_ends_all_others(peers: ModuleType) -> None:
+    """Processes that wait for one that is gone would wait for ever."""
+    programs = "import time; time.sleep(1000)", "raise SystemExit(3)"
+    started = [subprocess.Popen([sys.executable, "-c", program]) for program in programs]
+    assert peers.waited(started, 1000) == ""
+    assert started[0].returncode < 0
+    assert started[1].returncode == 3
+
+
+def test_who_takes_too_long_is_ended(peers: ModuleType) -> None:
+    started = [subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])]
+    assert peers.waited(started, 0) == "it was not done after 0 s"
+    assert started[0].returncode < 0
+
+
+def test_processes_know_each_other(peers: ModuleType) -> None:
+    told = peers.environments(3)
+    assert [each["PFL_WORKER_RANK"] for each in told] == ["0", "1", "2"]
+    assert len(set(told[0]["PFL_WORKER_ADDRESSES"].split(","))) == 3
+    assert peers.environments(1) == [{}]

@@ -1,6 +1,6 @@
 """Who is active, what becomes of the models, and what it costs."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from tests.problems import LAYOUT, Quadratic, plan, quadratic_batches, start
 from torch import Tensor
 
-from partavg.core import rolling
+from partavg.core import rolling, settle
 from partavg.core.abilities import Abilities
 from partavg.core.loop import Batch, Gradients, train
 from partavg.core.participation import Participation
 from partavg.core.plan import Plan
-from partavg.core.reduce import alone
+from partavg.core.reduce import Reduce, alone
 from partavg.core.rolling import rolled
 from partavg.core.schedule import Schedule
 from partavg.core.seeds import fold
@@ -181,6 +181,36 @@ def test_with_one_turn_all_change_hands_as_ever(schedule: Schedule, redistributi
     one, other = (trained(schedule, w) for w in (who, replace(who, rolling=True)))
     assert torch.equal(one.params, other.params)
     assert (one.bytes, one.messages) == (other.bytes, other.messages)
+
+
+@pytest.mark.parametrize("redistribution", ["permute", "average"])
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        Schedule(5, 1),
+        Schedule(4, 4, shuffle=3),
+        Schedule(6, 2, multiples=(1, 2)),
+        Schedule(4, offsets=(1, 3, 0)),
+    ],
+)
+@pytest.mark.parametrize("every", [1, 3, 4])
+def test_what_was_averaged_after_a_step_is_known_without_asking_workers(
+    schedule: Schedule, redistribution: str, every: int
+) -> None:
+    seen = []
+
+    def both(workers: Workers, plan: Plan, reduce: Reduce) -> Collection[int]:
+        told = settle._just_averaged(workers, reduce)
+        seen.append(told)
+        with patch.object(settle, "_just_averaged", side_effect=AssertionError("was asked")):
+            assert sorted(known(workers, plan, reduce)) == told
+        return told
+
+    known = settle._averaged_after_step
+    with patch.object(settle, "_averaged_after_step", both):
+        trained(schedule, Participation(CLIENTS, 3, every, redistribution))
+    assert len(seen) == (STEPS - 1) // every
+    assert any(seen)
 
 
 @given(

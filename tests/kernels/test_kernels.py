@@ -106,7 +106,7 @@ def test_statistics_alone_are_those_of_normalizing() -> None:
     "folder",
     [
         *("convolution", "norm", "pool", "token_norm", "rotary", "head_loss", "linear"),
-        *("recurrent",),
+        *("recurrent", "dropout"),
     ],
 )
 def test_operations_equal_their_references(folder: str) -> None:

@@ -34,18 +34,18 @@ class Judge:
     def one(self, module: nn.Module, samples: Any, metrics: Asked) -> Evaluation:
         """A module, in this process."""
         scores = scores_of(metrics)
-        return self._count(module, self._near(self._known(samples)), scores).evaluation(scores)
+        return self._count(module, self.near(samples), scores).evaluation(scores)
 
     def all_together(self, module: nn.Module, samples: Any, metrics: Asked) -> Evaluation:
         """A module that all processes have: each evaluates it on some of the samples."""
         scores, known = scores_of(metrics), self._known(samples)
-        own = self._near(known.some(self._share(known.size)))
+        own = self.near(known.some(self._share(known.size)))
         counts = made_by_all(self.processes, lambda: self._count(module, own, scores))
         return Counts.total(counts).evaluation(scores)
 
     def each(self, modules: Iterable[nn.Module], samples: Any, metrics: Asked) -> list[Evaluation]:
         """The modules of every process, each on all samples."""
-        scores, known = scores_of(metrics), self._near(self._known(samples))
+        scores, known = scores_of(metrics), self.near(samples)
 
         def own() -> list[Evaluation]:
             return [self._count(module, known, scores).evaluation(scores) for module in modules]
@@ -68,6 +68,12 @@ class Judge:
         found = evaluate_each(module, own, self.loss, known, here, self.seen, scores)
         return [each for some in self.processes.each(found) for each in some]
 
+    def near(self, samples: Any) -> Samples:
+        """Samples on the device, unless those stay in host memory that are too many for it."""
+        known = self._known(samples)
+        near = chosen_store(known, self.device, self.store) == "device"
+        return moved(known, self.device) if near else known
+
     def _share(self, count: int) -> slice:
         return dealt_evenly(count, self.processes.size)[self.processes.rank]
 
@@ -76,11 +82,6 @@ class Judge:
 
     def _known(self, samples: Any) -> Samples:
         return as_samples(samples, dtype=self.dtype)
-
-    def _near(self, samples: Samples) -> Samples:
-        """Samples on the device, unless those stay in host memory that are too many for it."""
-        near = chosen_store(samples, self.device, self.store) == "device"
-        return moved(samples, self.device) if near else samples
 
 
 def made_by_all(processes: Processes, make: Callable[[], Made]) -> list[Made]:

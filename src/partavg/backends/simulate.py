@@ -491,6 +491,10 @@ class Simulation:
         """A copy of the model with the parameters of a worker held here, in evaluation mode."""
         return self._model.module(self.workers.params[row], self.workers.buffers[row])
 
+    def near(self, samples: Any) -> Samples:
+        """Samples where they are evaluated; who evaluates often need not send them each time."""
+        return self._judge.near(samples)
+
     def evaluate(self, samples: Any, metrics: Asked = ()) -> Evaluation:
         """Loss and metrics of the averaged model u; each process evaluates some samples.
 

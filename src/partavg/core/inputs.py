@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 Inputs = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
@@ -42,3 +43,10 @@ def call(module: Callable[..., Any], inputs: Inputs) -> Any:
 def count(inputs: Inputs) -> int:
     """How many samples there are."""
     return len(tensors(inputs)[0])
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor on the device, without waiting for what the device is at."""
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)

@@ -12,6 +12,7 @@ from torch import Tensor
 from partavg.core.aggregate import Aggregate, weighted_sum
 from partavg.core.arguments import check_number
 from partavg.core.fresh import Fresh
+from partavg.core.inputs import sent
 from partavg.core.local_columns import LocalColumns
 from partavg.core.pace import Pace
 from partavg.core.participation import Participation, Swap, swap_
@@ -132,8 +133,8 @@ class Plan:
 
 @lru_cache(maxsize=8)
 def _drawn(weights: Float[Tensor, "n"], who: Participation, number: int) -> Float[Tensor, "m"]:
-    """p_i of the clients of a draw; to send them to a GPU at every step would stop it."""
-    active = weights[torch.tensor(who.drawn(number), device=weights.device)]
+    """p_i of the clients of a draw; to send them to a GPU at every step would take time."""
+    active = weights[sent(torch.tensor(who.drawn(number)), weights.device)]
     return active / active.sum()
 
 

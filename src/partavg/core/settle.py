@@ -16,7 +16,7 @@ from partavg.core.mean import Mean, only_averaging
 from partavg.core.participation import Participation
 from partavg.core.partition import without
 from partavg.core.plan import Plan
-from partavg.core.reduce import LeftOut, Reduce, alone, reduced
+from partavg.core.reduce import Alone, LeftOut, Reduce, alone, reduced
 from partavg.core.released import begin_anew_
 from partavg.core.solver import Solver
 from partavg.core.workers import Workers
@@ -104,11 +104,12 @@ def redistribute_(
     """
     slots = who.changing(workers.step + 1)
     if who.redistribution == "average":
-        settle_(workers, plan, solver, reduce, plainly=keeps_apart(plan, solver))
+        due = _averaged_after_step(workers, plan, reduce)
+        settle_(workers, plan, solver, reduce, plainly=keeps_apart(plan, solver), alike=due)
     arrive_(workers, plan, solver, at_once=True)
     if who.redistribution == "permute":
         # The models stay in their rows: it is the data that each row reads that changes.
-        due = _just_averaged(workers, reduce)
+        due = _averaged_after_step(workers, plan, reduce)
         known = {span for part in due for span in plan.buffer_parts[part]}
         columns = sum(n for part, n in enumerate(plan.partition.sizes) if part not in due)
         known.update(plan.local_buffers)  # they stay with their client
@@ -123,7 +124,7 @@ def redistribute_(
         leaving, coming = tensor(who(workers.step)), tensor(who(workers.step + 1))
         workers.swap_(plan.swap, leaving, coming, plan.local)
     if who.redistribution == "released":
-        due = _just_averaged(workers, reduce)
+        due = _averaged_after_step(workers, plan, reduce)
         _count_(workers, sum(n for part, n in enumerate(plan.partition.sizes) if part not in due))
         begin_anew_(workers, plan, solver)
 
@@ -147,6 +148,23 @@ def _count_(workers: Workers, columns: int) -> None:
     """Each worker was sent so many numbers."""
     workers.bytes += columns * workers.params.element_size()
     workers.messages += columns > 0
+
+
+def _averaged_after_step(workers: Workers, plan: Plan, reduce: Reduce) -> Collection[int]:
+    """The same, of workers that have just taken a step, without waiting for a GPU where one can.
+
+    Where all take every step, and nobody is elsewhere, the schedule says it.
+    """
+    step, who = workers.step, plan.participation
+    rests = plan.pace is not None or (who is not None and who.present(step) is not None)
+    if (
+        isinstance(reduce, Alone)
+        and not rests
+        and plan.fresh is None
+        and plan.schedule.start < step
+    ):
+        return plan.schedule(step)
+    return _just_averaged(workers, reduce)
 
 
 def _just_averaged(workers: Workers, reduce: Reduce) -> list[int]:

@@ -9,6 +9,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from partavg.core.arguments import check_choice
+from partavg.core.inputs import sent
 from partavg.data.memory import free_on, readable
 from partavg.data.samples import Samples, memory_of, room_of, shared, signed
 
@@ -167,10 +168,3 @@ def _gathered(samples: Samples, rows: Tensor, room: Samples | None) -> Samples:
     for source, target in zip(samples.tensors, room.tensors, strict=True):
         torch.index_select(signed(source), 0, rows, out=signed(target))
     return room
-
-
-def sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor on the device, without waiting for what the device is at."""
-    if device.type != "cuda":
-        return tensor.to(device)
-    return tensor.pin_memory().to(device, non_blocking=True)

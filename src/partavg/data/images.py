@@ -15,7 +15,7 @@ from partavg.sentences import shown
 Normalize = Literal["channel", "pixel", "none"]
 
 _AUGMENT = fold(0, "augment")  # other bits than dropout draws from the same keys
-_CHUNK = 4096
+_PIECE = 1 << 18  # numbers, so that they stay in the cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def _within(places: Tensor, size: int) -> Tensor:
 def _statistics(images: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Mean and deviation over some axes, in pieces; a pixel that never changes has deviation 1."""
     total = square = torch.zeros((), dtype=torch.float64)
-    for piece in torch.split(images.cpu(), _CHUNK):
+    for piece in torch.split(images.cpu(), max(1, _PIECE // images[0].numel())):
         values = piece.double()
         total = total + values.sum(axes, keepdim=True)[0]
         square = square + values.square().sum(axes, keepdim=True)[0]

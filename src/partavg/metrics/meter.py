@@ -93,6 +93,7 @@ class Meter:
         self._before_averaging: dict[str, Value] = {}
         self.timings: dict[str, float] = {}
         """Seconds in each phase, where they are wanted."""
+        test = simulation.near(test) if test else None
         scores = [metric.score for metric in self.asked if metric.sums]
         self._now = Moment(
             simulation,
