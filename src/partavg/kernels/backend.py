@@ -55,5 +55,5 @@ def like_hopper(device: torch.device) -> bool:
 
 @cache
 def has_warp_groups(device: torch.device) -> bool:
-    """Whether a GPU multiplies matrices in shared memory as Hopper does, and none before or after."""
+    """Whether a GPU multiplies matrices in shared memory as only Hopper does."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)

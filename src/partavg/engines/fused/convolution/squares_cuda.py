@@ -1,8 +1,8 @@
 """The convolutions of wide networks, in CUDA for Hopper's warp groups: bf16, 3 x 3.
 
 A block brings squares of 8 x 8 pixels with their rims to shared memory once for all nine taps, so
-that a product waits for neither the memory nor the L2. Stride 2 is stride 1 with three of four outputs
-not kept: few layers have it, and a kernel of its own would be right for no other.
+that a product waits for neither the memory nor the L2. Stride 2 is stride 1 with three of four
+outputs not kept: few layers have it.
 """
 
 from typing import NamedTuple
@@ -48,7 +48,8 @@ class Squares(NamedTuple):
 
     def constants(self, **more: int) -> Constants:
         """For a kernel."""
-        return *zip("C K GH GW".split(), self, strict=False), *more.items()
+        own = {"C": self.C, "K": self.K, "GH": self.GH, "GW": self.GW}
+        return tuple({**own, **more}.items())
 
 
 def _columns(channels: int) -> int:
