@@ -120,7 +120,8 @@ def measure(x: Tensor) -> Statistics:
     """The statistics of x [m, n, …, c]."""
     shape = _Shape(x)
     partials = shape.partials(x)
-    launch(kernels.norm_statistics, shape.grid, (x, partials), shape.sizes, **shape.constants)
+    constants = shape.constants | {"BP": max(1, shape.bp // 2)}  # of its sums a program holds two
+    launch(kernels.norm_statistics, shape.grid, (x, partials), shape.sizes, **constants)
     return Statistics(partials, shape.per)
 
 

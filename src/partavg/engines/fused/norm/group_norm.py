@@ -14,7 +14,7 @@ from partavg.kernels.streams import on_side_stream
 
 _SAMPLE = 16384  # elements of a sample that a program goes over, where that is enough columns
 _COLUMNS = 64  # of a program, at least: rows in memory that are worth reading
-_TILE = 4096  # elements that a program holds at a time
+_TILE = 2048  # elements that a program holds at a time
 _REGISTERS = 64  # of a thread, at most: then two programs of 16 warps are on a processor
 
 
@@ -66,7 +66,7 @@ class GroupNorm(torch.autograd.Function):
         grad, dx = channels_last(grad), torch.empty_like(x)
         dresidual = torch.empty_like(x) if ctx.added else None
         sums = torch.empty((*x.shape[:2], 2, x.shape[-1]), dtype=torch.float32, device=x.device)
-        cut = _Cut(x, settings.groups)
+        cut = _Cut(x, settings.groups, back=True)
         launch(
             kernels.group_norm_backward,
             cut.grid,
@@ -87,14 +87,15 @@ class GroupNorm(torch.autograd.Function):
 class _Cut:
     """How the groups and pixels of one sample are divided among programs, and then into blocks."""
 
-    def __init__(self, x: Tensor, groups: int) -> None:
+    def __init__(self, x: Tensor, groups: int, *, back: bool = False) -> None:
         count, *sizes, channels = x.shape[1:]
         self.pixels = prod(sizes)
         each = channels // groups
         wide, high, most = (_power_of_two(size) for size in (each, self.pixels, groups))
         together = min(most, max(1, _SAMPLE // (wide * high), _COLUMNS // wide))
         columns = wide * together
-        high = min(high, max(1, _TILE // columns))
+        large = back and high * columns > 4 * _TILE  # then fewer blocks are faster
+        high = min(high, max(1, (2 * _TILE if large else _TILE) // columns))
         self.grid = count, triton.cdiv(groups, together), len(x)
         self.constants = {
             "C": channels,
