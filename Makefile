@@ -15,22 +15,21 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(READY)
 	$(BIN)/partavg compare
 
-# Coverage slows Python down, so only the tests of the mathematics are measured.
+# Shapes of tensors are checked, and coverage is measured, in the tests of the mathematics:
+# both would slow the others down.
 MATHEMATICS := core solvers
 TESTS_OF_IT := $(MATHEMATICS:%=tests/%) tests/test_personal.py \
 	tests/backends/test_numbers.py tests/backends/test_outer_steps.py \
 	tests/backends/test_listening.py tests/backends/test_freezing.py \
-	tests/backends/test_private_simulations.py
-# Shapes of tensors are checked where tests are about them: elsewhere that would double their time.
-TESTS_OF_SHAPES := tests/aggregates tests/attacks tests/data tests/engines tests/theory
+	tests/backends/test_private_simulations.py \
+	tests/aggregates tests/attacks tests/data tests/engines tests/theory
 # Many tests wait for programs that they start: three at a time keep two cores at work.
 PYTEST := $(BIN)/python -m pytest -n 3 --dist worksteal
 
 test: $(READY)
 	$(PYTEST) $(TESTS_OF_IT) $(MATHEMATICS:%=--cov=src/partavg/%) \
 		--cov-branch --cov-report= --cov-fail-under=95
-	$(PYTEST) $(TESTS_OF_SHAPES)
-	JAXTYPING_DISABLE=1 $(PYTEST) $(TESTS_OF_IT:%=--ignore=%) $(TESTS_OF_SHAPES:%=--ignore=%)
+	JAXTYPING_DISABLE=1 $(PYTEST) $(TESTS_OF_IT:%=--ignore=%)
 
 test-fast: $(READY)  # what takes long is left out
 	$(PYTEST) -m 'not slow'

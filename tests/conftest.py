@@ -3,11 +3,12 @@
 import os
 import random
 import signal
+from collections import Counter
 from unittest.mock import patch
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # also for the processes that tests start
 
-from jaxtyping import install_import_hook
+from tests import shapes
 
 # beartype draws which item of a container it checks: not from what tests look at.
 with patch.object(random, "getrandbits", random.Random(0).getrandbits):
@@ -17,8 +18,7 @@ with patch.object(random, "getrandbits", random.Random(0).getrandbits):
     def _checked(items: list[int]) -> None: ...
 
 
-_CHECKED = ["core", "engines", "evaluation", "data", "theory"]
-install_import_hook([f"partavg.{name}" for name in _CHECKED], "beartype.beartype").__enter__()
+shapes.check(["core", "engines", "evaluation", "data", "theory"])
 
 import pytest
 import torch
@@ -42,8 +42,17 @@ os.environ.setdefault("PYTEST_TIMEOUT", str(seconds(600)))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first, so that no worker is left alone with them at the end."""
+    """The longest first, so that no worker is left alone with them at the end.
+
+    Coverage, which slows Python down, is measured in the first ten cases of each test.
+    """
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    cases: Counter[str] = Counter()
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        cases[test] += 1
+        if cases[test] > 10:
+            item.add_marker("no_cover")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -20,7 +20,6 @@ LATER = {"Samples"}
 """Tested where it is: what `as_samples` makes."""
 
 
-@pytest.fixture(scope="module")
 def problems() -> dict[str, dict[str, str]]:
     """In a process of its own: here the shapes of tensors are checked, there only by ourselves."""
     root = Path(__file__).parents[1]
@@ -34,14 +33,11 @@ def problems() -> dict[str, dict[str, str]]:
 
 
 @pytest.mark.slow
-def test_bad_input_is_refused_in_a_sentence(problems: dict[str, dict[str, str]]) -> None:
+def test_bad_input_for_every_public_name_is_refused_in_a_sentence() -> None:
+    found = problems()
     lines = [
-        f"{call}: {what}: {said}" for call, all_ in problems.items() for what, said in all_.items()
+        f"{call}: {what}: {said}" for call, all_ in found.items() for what, said in all_.items()
     ]
     assert not lines, "\n".join(lines)
-
-
-@pytest.mark.slow
-def test_every_public_name_is_tried(problems: dict[str, dict[str, str]]) -> None:
-    tried = {call.partition("(")[0].partition(".")[0].partition(" ")[0] for call in problems}
+    tried = {call.partition("(")[0].partition(".")[0].partition(" ")[0] for call in found}
     assert set(partavg.__all__) == tried | UNCALLED | LATER

@@ -2,6 +2,7 @@
 
 import json
 import signal
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ from partavg.sinks import mlflow as sink
 from partavg.sinks.mlflow import MLflow
 from partavg.sinks.sink import Feed, RunInfo, SinkFailed
 
-pytest.importorskip("mlflow")
-
-pytestmark = [  # of the packages that it uses
+pytestmark = [
+    pytest.mark.skipif(find_spec("mlflow") is None, reason="MLflow is not installed"),
+    # of the packages that it uses
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),

@@ -177,8 +177,7 @@ def resumed(processes: Ranks) -> dict[str, float]:
             found[f"{name}, as many"] = distance(whole, again)
             alone = state(None, name, STEPS, half)
             found[f"{name}, alone"] = distance(whole, alone) // 1e-9
-        half = state(None, name, 5)
-        again = state(processes, name, STEPS, half if processes.rank == 0 else None)
+        again = state(processes, name, STEPS, state(None, name, 5) if processes.rank == 0 else None)
         if processes.rank == 0:
             found[f"{name}, from alone"] = distance(whole, again) // 1e-9
     return found

@@ -2,6 +2,7 @@
 
 import json
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ from click.testing import CliRunner
 
 from partavg.cli import main
 
-pytest.importorskip("dp_accounting")
+pytestmark = pytest.mark.skipif(
+    find_spec("dp_accounting") is None, reason="dp-accounting is not installed"
+)
 
 RECIPE = """
 [training]

@@ -1,5 +1,6 @@
 """A federation of one-row clients is the simulator, number for number."""
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -136,8 +137,16 @@ CHANGES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("solver", ["sgd", "scaffold", "fedprox", "fednova", "corrected"])
-@pytest.mark.parametrize("how", CHANGES)
+@pytest.mark.parametrize(
+    ("how", "solver"),
+    [
+        *product(CHANGES, ["sgd", "scaffold"]),
+        *product(
+            ["listen, after two cycles", "listen, in turn, periodic", "permute, in turn"],
+            ["fedprox", "fednova", "corrected"],
+        ),
+    ],
+)
 def test_clients_that_come_and_go(tmp_path: Path, how: str, solver: str) -> None:
     """Momentum stays with the client here and with the slot in the simulator: none, then."""
     buffers = "part" if solver == "fedprox" else "every"
