@@ -19,10 +19,17 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("early_copies", [False, True], ids=["late copies", "early copies"])
+LATE, EARLY = False, True  # copies arrive when they are waited for, or at once
+
+
 @pytest.mark.parametrize(
-    ("inputs", "outputs", "height", "width", "stride", "count", "processors"),
-    [(160, 128, 8, 8, 1, 3, 1), (128, 160, 16, 8, 2, 3, 2), (128, 256, 8, 16, 1, 1, 132)],
+    ("inputs", "outputs", "height", "width", "stride", "count", "processors", "copies"),
+    [
+        (160, 128, 8, 8, 1, 3, 1, LATE),
+        (128, 160, 16, 8, 2, 3, 2, LATE),
+        (128, 160, 16, 8, 2, 3, 2, EARLY),
+        (128, 256, 8, 16, 1, 1, 132, LATE),
+    ],
 )
 def test_convolutions(
     inputs: int,
@@ -32,11 +39,11 @@ def test_convolutions(
     stride: int,
     count: int,
     processors: int,
-    early_copies: bool,
+    copies: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     torch.manual_seed(0)
-    compiled = partial(cuda_on_cpu.compiled, early_copies=early_copies)
+    compiled = partial(cuda_on_cpu.compiled, early_copies=copies)
     monkeypatch.setattr(cuda_sources, "compiled", compiled)
     monkeypatch.setattr(kernels, "processors", lambda device: processors)
     x = torch.randn(2, count, height, width, inputs).bfloat16()
