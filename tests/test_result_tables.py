@@ -47,6 +47,26 @@ def test_a_number_that_is_not_that_of_results_is_noticed() -> None:
     assert paper_tables.written(forged) == page
 
 
+def test_what_few_seeds_cannot_tell_and_what_was_not_run_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def finished(scheme: str, *accuracies: float) -> None:
+        for seed, accuracy in enumerate(accuracies):
+            run = tmp_path / "cell" / f"{scheme}-seed{seed}"
+            run.mkdir(parents=True)
+            (run / "config.toml").touch()
+            (run / "summary.json").write_text(f'{{"accuracy": {accuracy}}}')
+
+    monkeypatch.setattr(paper_tables, "RESULTS", tmp_path)
+    reported = {"periodic": 89.0, "partial": 90.0}
+    finished("periodic", 0.90, 0.91)
+    shown = paper_tables.beside("it", reported, "cell")
+    assert shown == ("it", "89.00 / 90.50 ± 0.71", "90.00 / not run", "+1.00", "–", "–")
+    finished("partial", 0.88, 0.90)
+    shown = paper_tables.beside("it", reported, "cell")
+    assert shown[4:] == ("−1.50 (two seeds: no interval)", "2")
+
+
 def test_cells_are_those_of_the_list_of_all_cells() -> None:
     """`results.csv`, written by `partavg reproduce`, has the same means and deviations."""
     shown = paper_tables.table("cells")

@@ -12,13 +12,14 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from partavg import recipe as recipes
 from partavg.comparison import Result
 from partavg.metrics.table import METRICS
-from partavg.pairs import Difference
+from partavg.pairs import NOT_EVIDENCE, Difference
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -70,9 +71,9 @@ def label(name: str) -> str:
     return ", ".join([DATA.get(data, data), *said])
 
 
-def cell(reported: float | None, found: Result) -> str:
+def cell(reported: float | None, found: Result, absent: str = "diverged") -> str:
     """Paper / here."""
-    here = found.text("accuracy", ".2f", 100) if found.summaries else "diverged"
+    here = found.text("accuracy", ".2f", 100) if found.summaries else absent
     return f"{'–' if reported is None else f'{reported:.2f}'} / {here}"
 
 
@@ -87,34 +88,42 @@ def difference(ours: Result, theirs: Result) -> tuple[str, str]:
     if not found.seeds:
         return "–", "–"
     shown = found.cell
+    if found.seeds == 2:
+        shown += f" ({NOT_EVIDENCE[2]})"
     tie = found.interval and found.interval[0] <= 0 <= found.interval[1]
     return (f"{shown} tie" if tie else shown), str(found.seeds)
 
 
-def ran(name: str) -> bool:
+def ran(name: str, scheme: str = "*") -> bool:
     """Whether anything of a recipe came back."""
-    return any((RESULTS / name).glob("*-seed*/config.toml"))
+    return any((RESULTS / name).glob(f"{scheme}-seed*/config.toml"))
+
+
+BESIDE = ("cell", "periodic: paper / here", "partial: paper / here",
+          "partial − periodic: paper", "here, 95 % interval", "n")  # fmt: skip
+
+
+def beside(said: str, reported: dict[str, float], folder: str) -> Row:
+    """A cell of the paper and its runs here."""
+    found = {scheme: results(folder, scheme) for scheme in PAIR}
+    absent = {scheme: "diverged" if ran(folder, scheme) else "not run" for scheme in PAIR}
+    gap, seeds = difference(found["partial"], found["periodic"])
+    return (
+        said,
+        *(cell(reported[scheme], found[scheme], absent[scheme]) for scheme in PAIR),
+        signed(reported["partial"] - reported["periodic"]),
+        gap,
+        seeds,
+    )
 
 
 def cells() -> Iterator[Row]:
     """Partial against periodic averaging in every cell that was run."""
-    yield ("table", "cell", "periodic: paper / here", "partial: paper / here",
-           "partial − periodic: paper", "here, 95 % interval", "n")  # fmt: skip
+    yield "table", *BESIDE
     for name in recipes.names():
         reported = paper(name) if name.startswith("table") else {}
-        if not {"periodic", "partial"} <= reported.keys() or not ran(name):
-            continue
-        periodic, partial = results(name, "periodic"), results(name, "partial")
-        gap, seeds = difference(partial, periodic)
-        yield (
-            name[5:6],
-            label(name),
-            cell(reported["periodic"], periodic),
-            cell(reported["partial"], partial),
-            signed(reported["partial"] - reported["periodic"]),
-            gap,
-            seeds,
-        )
+        if {"periodic", "partial"} <= reported.keys() and ran(name):
+            yield name[5:6], *beside(label(name), reported, name)
 
 
 def designs() -> Iterator[Row]:
@@ -233,17 +242,19 @@ def rates() -> Iterator[Row]:
 
 def permuted() -> Iterator[Row]:
     """Uneven sizes with even labels."""
-    yield "α = 0.1, 25 % active, seed 0", "periodic", "partial"
-    name = "table3/cifar10-alpha0.1-active25"
-    even = {
+    yield BESIDE
+    for alpha, active in product(("0.1", "0.5", "1"), (25, 50, 100)):
+        own = f"alpha{alpha}-active{active}"
+        name = f"table3/cifar10-{own}"
+        yield beside(f"α = {alpha}, {active} % active", paper(name), f"permuted/{own}")
+    before = {
         row["method"]: row["accuracy"]
         for row in rows("noniid/runs.csv")
-        if row["group"].startswith("permuted")
+        if row["group"] == "permuted-alpha0.1-active25"
     }
-    yield '`split.labels = "permuted"`, the recipe\'s rate', *(even[scheme] for scheme in PAIR)
-    yield "the paper", *(f"{paper(name)[scheme]:.2f}" for scheme in PAIR)
-    ours = [results(name, scheme).text("accuracy", ".2f", 100) for scheme in PAIR]
-    yield "the true labels, three seeds", *ours
+    gap = signed(float(before["partial"]) - float(before["periodic"]))
+    reached = (f"– / {before[scheme]}" for scheme in PAIR)
+    yield "the first cell, seed 0 in earlier runs, not counted", *reached, "", gap, "1"
 
 
 def missing() -> Iterator[Row]:
