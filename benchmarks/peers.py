@@ -160,6 +160,8 @@ def measured(
     left = list(peers)
     for number in numbers:
         for peer in list(left):
+            if perf_counter() > end:
+                return
             found = run(peer, work, path, device, number, end - perf_counter())
             if isinstance(found, str):
                 print(f"{peer.name} does not take part: {found}", flush=True)
@@ -187,13 +189,15 @@ def summary(rows: list[dict[str, object]]) -> Iterable[str]:
     for row in rows:
         key = tuple(str(row[name]) for name in ("peer", "threads", "processes"))
         found.setdefault(key, {})[int(str(row["run"]))] = row
-    ours = [_each(own, "whole") for (name, *_), own in found.items() if name == "partavg"]
+    wanted = max((WORKS[str(row["work"])].whole for row in rows), default=0)
+    what = "whole" if wanted else "seconds"  # with few rounds the first would count too much
+    ours = [_each(own, what) for (name, *_), own in found.items() if name == "partavg"]
     best = min(ours, key=lambda own: median(own.values()), default={})
     for (peer, threads, processes), own in found.items():
         first = next(iter(own.values()))
-        whole = _each(own, "whole")
-        ratios = [whole[run] / best[run] for run in whole if run in best]
-        rounds, wanted = int(str(first["rounds"])), WORKS[str(first["work"])].whole
+        whole, times = _each(own, "whole"), _each(own, what)
+        ratios = [times[run] / best[run] for run in times if run in best]
+        rounds = int(str(first["rounds"]))
         told = f"{peer}, {threads} threads, {processes} processes: "
         told += f"{_spread(_each(own, 'seconds').values())} s a round (n = {len(own)}), "
         told += f"{_spread(whole.values())} s for {max(rounds, wanted):,} rounds"

@@ -1,4 +1,4 @@
-"""Every test checks the shapes of tensors at run time and runs torch on one thread."""
+"""Tests that are about shapes check those of tensors at run time; all run torch on one thread."""
 
 import os
 import random

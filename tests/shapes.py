@@ -38,7 +38,9 @@ def _unless_seen(function: FunctionType, checked: Callable[..., Any]) -> Callabl
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        looks = *map(look, args), *kwargs, *map(look, kwargs.values())
+        looks = look(args), look(kwargs)
+        if not any(_has_shape(value) for value in (*args, *kwargs.values())):
+            return checked(*args, **kwargs)  # the shape of the answer depends on other things
         if looks in seen:
             return function(*args, **kwargs)
         answer = checked(*args, **kwargs)
@@ -46,6 +48,13 @@ def _unless_seen(function: FunctionType, checked: Callable[..., Any]) -> Callabl
         return answer
 
     return call
+
+
+def _has_shape(value: Any) -> bool:
+    """Whether a value is a tensor, or begins with one."""
+    if isinstance(value, list | tuple | dict) and value:
+        return _has_shape(next(iter(value.values() if isinstance(value, dict) else value)))
+    return isinstance(value, Tensor | np.ndarray)
 
 
 def look(value: Any) -> Any:

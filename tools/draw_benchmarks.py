@@ -32,6 +32,7 @@ NAMES = {
     "fedjax": "FedJAX",
     "flower": "Flower's simulation",
 }
+HAS_END = {"cifar10"}  # pfl's benchmark says how many rounds there are
 Row = dict[str, str]
 
 
@@ -95,13 +96,14 @@ class Turns(NamedTuple):
     threads: str
     processes: str
     seconds: dict[str, float]
-    whole: float
-    """Seconds that all rounds of the work take, as the median run tells."""
+    """Of a round, for each run."""
+    whole: dict[str, float]
+    """Of all rounds, where the work's author says how many they are; else the same again."""
 
     @property
     def middle(self) -> float:
         """The median."""
-        return median(self.seconds.values())
+        return median(self.whole.values())
 
 
 def in_turn() -> Iterator[tuple[Turns, list[float]]]:
@@ -112,13 +114,14 @@ def in_turn() -> Iterator[tuple[Turns, list[float]]]:
         key = row["work"], row["peer"], row["threads"], row["processes"]
         known.setdefault(key, []).append(row)
     for key, alike in known.items():
-        seconds = {row["run"]: number(row["seconds"]) for row in alike}
-        turns = Turns(*key, seconds, median(number(row["whole"]) for row in alike))
+        counts = "whole" if key[0] in HAS_END else "seconds"
+        times = ({row["run"]: number(row[what]) for row in alike} for what in ("seconds", counts))
+        turns = Turns(*key, *times)
         if key[:2] not in found or turns.middle < found[key[:2]].middle:
             found[key[:2]] = turns
     for turns in found.values():
-        ours = found[turns.work, "partavg"].seconds
-        yield turns, [value / ours[run] for run, value in turns.seconds.items()]
+        ours = found[turns.work, "partavg"].whole
+        yield turns, [value / ours[run] for run, value in turns.whole.items() if run in ours]
 
 
 def is_ours(row: Row) -> bool:
@@ -246,7 +249,7 @@ def table_in_turn() -> Iterator[str]:
             beside = f"{median(ratios):.3g} ({min(ratios):.3g} to {max(ratios):.3g})"
             name = NAMES[peer]
         spread = f"{median(seconds):.3g} ({min(seconds):.3g} to {max(seconds):.3g})"
-        every = f"{whole:.3g}" if work == "cifar10" else ""  # pfl's benchmark says how many
+        every = f"{median(whole.values()):.3g}" if work in HAS_END else ""
         ran = f"{threads}, {processes} | {spread} | {beside} | {every} | {len(seconds)}"
         yield f"| {WORKS[work]} | {name} | {ran} |"
 

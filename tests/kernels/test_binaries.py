@@ -149,3 +149,10 @@ def test_many_at_a_time_leave_whole_files(pretended: Torch, tmp_path: Path) -> N
         made = set(pool.map(lambda _: binaries.kernel("source", "sum"), range(32)))
     assert len(made) == 1
     assert len(kept(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("capability", "name"), [((8, 6), "86"), ((9, 0), "90a"), ((10, 0), "100a")]
+)
+def test_gpus_by_their_names(capability: tuple[int, int], name: str) -> None:
+    assert binaries.called(capability) == name

@@ -50,7 +50,7 @@ def found(
     return [y.detach(), *torch.autograd.grad(y, there, outer.to(y.dtype))]
 
 
-@pytest.mark.parametrize("tile", [4096, 64])
+@pytest.mark.parametrize("tile", [group_norm._TILE, 64])
 @pytest.mark.parametrize(("affine", "added", "relu"), [
     ("both", False, True), ("both", True, True), ("weight", True, False), ("none", False, False),
 ])  # fmt: skip

@@ -6,12 +6,14 @@ import pytest
 import torch
 from tests.kernels import cuda_on_cpu
 from tests.kernels.test_cuda import convolve, distance
+from torch.nn import functional as F
 
-from partavg.engines.fused.convolution import cuda_sources
+from partavg.engines.fused.convolution import cuda_sources, operation
 from partavg.engines.fused.convolution import squares_cuda as kernels
 from partavg.engines.fused.convolution.case import Case, Window
 from partavg.engines.fused.convolution.squares import InSquares
 from partavg.engines.fused.convolution.squares_cuda import Squares
+from partavg.engines.fused.dispatch import Device
 
 pytestmark = [
     pytest.mark.skipif(cuda_on_cpu.COMPILER is None, reason="needs a C++ compiler"),
@@ -64,3 +66,24 @@ def test_convolutions(
     assert distance(found.movedim(2, -1), y) < 3e-3
     assert distance(grads[0].movedim(2, -1), dx + added) < 3e-3
     assert distance(grads[1], dweight) < 1e-5
+
+
+def test_as_the_operation_calls_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a gradient to add; of weights that are frozen; of inputs alone, used beside it."""
+    torch.manual_seed(0)
+    hopper = Device(triton=True, cuda=True, hopper=True, compiler=True, groups=True)
+    monkeypatch.setattr(cuda_sources, "compiled", cuda_on_cpu.compiled)
+    monkeypatch.setattr(kernels, "processors", lambda device: 132)
+    monkeypatch.setattr(operation, "device_of", lambda x: hopper)
+    x = torch.randn(1, 1, 8, 8, 128).bfloat16().movedim(-1, 2).requires_grad_()
+    weight = 0.1 * torch.randn(1, 128, 128, 3, 3)
+    y, again, _ = operation.convolve(x, weight, None, Window(padding=(1, 1)))
+    assert again is not None
+    outer = torch.randn_like(y)
+    exact_x, kernel = x.detach().double().requires_grad_(), weight.bfloat16().double()
+    exact = F.conv2d(exact_x[0], kernel[0], padding=1)[None]
+    (dx,) = torch.autograd.grad(y, x, outer, retain_graph=True)
+    assert distance(y, exact) < 3e-3
+    assert distance(dx, torch.autograd.grad(exact, exact_x, outer.double())[0]) < 3e-3
+    (beside,) = torch.autograd.grad(again, x, torch.ones_like(again))
+    assert torch.equal(beside, torch.ones_like(x))

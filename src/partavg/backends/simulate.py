@@ -492,8 +492,11 @@ class Simulation:
         return self._model.module(self.workers.params[row], self.workers.buffers[row])
 
     def near(self, samples: Any) -> Samples:
-        """Samples where they are evaluated; who evaluates often need not send them each time."""
-        return self._judge.near(samples)
+        """Samples where they are evaluated; who evaluates often need not send them each time.
+
+        Of several processes each evaluates some of them: they stay where they are.
+        """
+        return self._judge.near(samples) if self._processes.size == 1 else as_samples(samples)
 
     def evaluate(self, samples: Any, metrics: Asked = ()) -> Evaluation:
         """Loss and metrics of the averaged model u; each process evaluates some samples.

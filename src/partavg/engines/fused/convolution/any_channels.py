@@ -51,7 +51,9 @@ class AnyChannels(torch.autograd.Function):
         return channels_first(y), channels_first(x)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, added: Tensor | None) -> Any:
+    def backward(ctx: Any, grad: Tensor | None, added: Tensor | None) -> Any:
+        if grad is None:
+            return added, None, None, None, None
         grad = channels_last(grad)
         x, packed = ctx.saved_tensors
         dx = _input_gradient(grad, packed, x, added, ctx) if ctx.needs_input_grad[0] else None

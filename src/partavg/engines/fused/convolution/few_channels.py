@@ -74,7 +74,9 @@ class FewChannels(torch.autograd.Function):
         return channels_first(y), x if image else channels_first(rows), partials, pixels
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, added: Tensor | None, *none: Any) -> Any:
+    def backward(ctx: Any, grad: Tensor | None, added: Tensor | None, *none: Any) -> Any:
+        if grad is None:
+            return added, None, None
         x, back = ctx.saved_tensors
         grad = channels_last(grad)
         with on_side_stream(grad, x):
@@ -126,7 +128,7 @@ class NormThenFewChannels(torch.autograd.Function):
             y, partials, pixels = kernels.convolve(x, ahead, own, before)
         else:
             y, partials, pixels = kernels.convolve(z, ahead, own)
-        ctx.own, ctx.affine = own, (norm_weight, norm_bias)
+        ctx.own, ctx.shape, ctx.affine = own, y.shape, (norm_weight, norm_bias)
         ctx.statistics, ctx.settings = statistics, settings
         ctx.added = residual is not None
         ctx.save_for_backward(x, z, mean, rstd, back)
@@ -135,9 +137,10 @@ class NormThenFewChannels(torch.autograd.Function):
         return channels_first(y), inputs, partials, pixels
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, added: Tensor | None, *none: Any) -> Any:
+    def backward(ctx: Any, grad: Tensor | None, added: Tensor | None, *none: Any) -> Any:
         x, z, mean, rstd, back = ctx.saved_tensors
-        grad, other = channels_last(grad), None if added is None else channels_last(added)
+        grad = x.new_zeros(ctx.shape) if grad is None else channels_last(grad)
+        other = None if added is None else channels_last(added)
         weight, bias = ctx.affine
         before = NormBefore(x, z, mean, rstd, weight, bias, ctx.added, ctx.settings.relu)
         affine: list[Tensor | None]

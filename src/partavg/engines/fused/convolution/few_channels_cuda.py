@@ -88,7 +88,7 @@ def _convolve(
     cut = own.forward(gated=gated)
     each = _each(own.tiles(count), workers, cut["BLOCKS"], x.device)
     splits = -(-own.tiles(count) // each)
-    partial = torch.empty((workers, splits, 2, own.K), device=x.device)
+    partial = torch.empty((workers, splits, 2, own.K), dtype=torch.float32, device=x.device)
     constants = own.constants(
         **{name: cut[name] for name in ("WN", "RW", "THREADS", "BLOCKS", "HELD", "EARLY")},
         ADD=added is not None,
@@ -115,7 +115,9 @@ def weight_gradient(x: Tensor, grad: Tensor, own: Tiling) -> Tensor:
     each = _each(tiles, workers, cut["BLOCKS"], x.device)
     splits = -(-tiles // each)
     side = 3 if own.TAPS == 9 else 1
-    out = torch.empty((splits, workers, own.K, own.REAL, side, side), device=x.device)
+    out = torch.empty(
+        (splits, workers, own.K, own.REAL, side, side), dtype=torch.float32, device=x.device
+    )
     constants = own.constants(**{name: cut[name] for name in ("RW", "SIDE", "THREADS", "BLOCKS")})
     arguments = [x, grad, out, count, each, workers]
     start("weight_gradient", constants, cut["memory"], (splits, workers), arguments)
@@ -137,8 +139,10 @@ def both_gradients(
     each = _each(both.tiles(count), workers, cut["BLOCKS"], grad.device)
     splits = -(-both.tiles(count) // each)
     dx = torch.empty_like(before.x)
-    partial = torch.empty((workers, splits, 2, both.K), device=grad.device)
-    dweight = torch.empty((splits, workers, both.C, both.K, 3, 3), device=grad.device)
+    partial = torch.empty((workers, splits, 2, both.K), dtype=torch.float32, device=grad.device)
+    dweight = torch.empty(
+        (splits, workers, both.C, both.K, 3, 3), dtype=torch.float32, device=grad.device
+    )
     constants = both.constants(
         **{name: cut[name] for name in ("WN", "RW", "SIDE", "HELD", "THREADS", "BLOCKS")},
         ADD=added is not None,

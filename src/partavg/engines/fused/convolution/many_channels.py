@@ -31,7 +31,9 @@ class ManyChannels(torch.autograd.Function):
         return channels_first(y), channels_first(x)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, added: Tensor | None) -> Any:
+    def backward(ctx: Any, grad: Tensor | None, added: Tensor | None) -> Any:
+        if grad is None:
+            return added, None, None
         x, low = ctx.saved_tensors
         grad = channels_last(grad)
         dx = None

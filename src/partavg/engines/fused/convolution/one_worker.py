@@ -33,7 +33,9 @@ class OneWorkerAtATime(torch.autograd.Function):
         return channels_first(y), channels_first(x)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, added: Tensor | None) -> Any:
+    def backward(ctx: Any, grad: Tensor | None, added: Tensor | None) -> Any:
+        if grad is None:
+            return added, None, None, None, None
         grad = channels_last(grad)
         x, weight = ctx.saved_tensors
         wanted = [ctx.needs_input_grad[0], True, False]

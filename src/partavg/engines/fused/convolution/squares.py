@@ -23,11 +23,15 @@ class InSquares(Function):
         return channels_first(kernels.convolve(x, ahead, own)), channels_first(x)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, added: Tensor | None) -> Any:
+    def backward(ctx: Any, grad: Tensor | None, added: Tensor | None) -> Any:
+        if grad is None:
+            return added, None, None
         x, back = ctx.saved_tensors
         grad = channels_last(grad)
-        dx = None
+        dx = dweight = None
         if ctx.needs_input_grad[0]:
             other = None if added is None else channels_last(added)
             dx = channels_first(kernels.input_gradient(grad, back, ctx.own, other))
-        return dx, kernels.weight_gradient(x, grad, ctx.own), None
+        if ctx.needs_input_grad[1]:
+            dweight = kernels.weight_gradient(x, grad, ctx.own)
+        return dx, dweight, None

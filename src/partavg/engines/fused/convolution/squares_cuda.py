@@ -37,7 +37,7 @@ class Squares(NamedTuple):
         plain = window.stride in ((1, 1), (2, 2)) and window.dilation == (1, 1)
         same = case.taps == (3, 3) and window.rim == (1, 1) and window.groups == 1
         sizes = cls(case.inputs, case.outputs, case.height, case.width, window.stride[0])
-        whole = case.height % 8 == 0 and case.width % 8 == 0
+        whole = case.height % 8 == case.width % 8 == 0 and case.images > 0
         wide = bool(_columns(sizes.C) and _columns(sizes.K))
         able = plain and same and whole and wide and not case.bias and case.contiguous
         return sizes if able and case.dtype == torch.bfloat16 else None
@@ -103,12 +103,12 @@ def weight_gradient(x: Tensor, grad: Tensor, own: Squares) -> Tensor:
     pairs = -(-own.per_worker(count) // 2)
     each = evenly(pairs, blocks * workers, processors(x.device), _SPLITS, beside=_BESIDE)
     splits = -(-pairs // each)
-    parts = torch.empty((splits, workers, 9, own.C, own.K), device=x.device)
+    parts = torch.empty((splits, workers, 9, own.C, own.K), dtype=torch.float32, device=x.device)
     memory = 4 * _BARRIERS + 2 * 64 * depth * (2 * 80 + -(-columns // 64) * 2 * 64)
     constants = own.constants(N=columns, DEPTH=depth, STEP_Y=own.stride, THREADS=512)
     arguments = [x, grad, parts, count, each, workers]
     start("weigh_squares", constants, memory, (blocks, splits * workers), arguments)
-    out = torch.empty((workers, own.K, own.C, 3, 3), device=x.device)
+    out = torch.empty((workers, own.K, own.C, 3, 3), dtype=torch.float32, device=x.device)
     grid = own.K // 32 * (own.C // 32), workers
     turned = own.constants(THREADS=_FEW)
     start("turn_squares", turned, 32 * 289 * 4, grid, [parts, out, splits, workers])

@@ -105,7 +105,7 @@ class _Cut:
             "BP": high,
             "BLOCKS": triton.cdiv(self.pixels, high),
             "num_warps": min(16, max(1, columns * high // 256)),
-            "maxnreg": _REGISTERS,
+            **({} if torch.version.hip else {"maxnreg": _REGISTERS}),  # AMD has no such option
         }
 
 

@@ -75,7 +75,7 @@ class Steps(torch.autograd.Function):
         ctx.cut, ctx.kept = cut, [None if p is None else p.dtype for p in (bias, *recurrent)]
         ctx.set_materialize_grads(False)
         ends = [cut.in_time(outputs)[:, :, way - 1, way] for way in range(cut.ways)]
-        return outputs.flatten(3), torch.stack(ends, 1), cells[-1].to(given.dtype)
+        return outputs.flatten(3), torch.stack(ends, 1), cells[-1].to(given.dtype, copy=True)
 
     @staticmethod
     def backward(

@@ -23,7 +23,7 @@ __device__ __forceinline__ void turn(u32* words, int lane) {
 
 extern "C" __global__ void __launch_bounds__(384, 1) convolve_squares(
     const u16* x, const u16* weight, const u16* added, u16* y, int count, int tiles) {
-  extern __shared__ uint4 memory[];
+  extern __shared__ __align__(1024) uint4 memory[];
   u64* came_x = (u64*)memory;
   u64 *free_x = came_x + DEPTH_X, *came_w = free_x + DEPTH_X, *free_w = came_w + DEPTH_W;
   u16* pixels = (u16*)(memory + 16);
@@ -119,7 +119,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) convolve_squares(
         }
         if (row == 2) step_x++;
       }
-      wait_for_products<0>();
+      wait_for_sums(sums[0]), wait_for_sums(sums[1]);
       if (lane == 0) announce(free_w + (step_w - 1) % DEPTH_W), announce(free_x + (step_x - 1) % DEPTH_X);
 
       const int worker = tile / (K / N) / per_worker, place = tile / (K / N) % per_worker;

@@ -36,7 +36,7 @@ __device__ __forceinline__ u64 matrix(const u16* at, int along, int across) {
   return (u64)(place(at) >> 4 & 0x3fff) | (u64)(along >> 4) << 16 | (u64)(across >> 4) << 32;
 }
 // Another in rows of 64 numbers, what is summed over down the rows: from eight rows to the next, and from
-// 64 columns to the next. Eight bytes lie where their address says, bits 4 to 6 changed by bits 7 to 9.
+// 64 columns to the next. Sixteen bytes lie where their address says, its bits 4 to 6 changed by bits 7 to 9.
 __device__ __forceinline__ u64 matrix_of_pixels(const u16* at, int along, int across) {
   return matrix(at, across, along) | (u64)1 << 62;
 }
@@ -45,6 +45,13 @@ __device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_g
 template <int ALL_BUT>
 __device__ __forceinline__ void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(ALL_BUT) : "memory");
+}
+// After all of them: nobody reads the sums before.
+template <int COUNT>
+__device__ __forceinline__ void wait_for_sums(float (&sums)[COUNT]) {
+  wait_for_products<0>();
+#pragma unroll
+  for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(sums[i])::"memory");
 }
 // For a warp group, out of what the block has.
 template <int EACH>

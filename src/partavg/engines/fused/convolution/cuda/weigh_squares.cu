@@ -12,9 +12,9 @@ __device__ __forceinline__ int place_of(int pixel, int part) { return pixel * 64
 
 extern "C" __global__ void __launch_bounds__(512, 1) weigh_squares(
     const u16* x, const u16* grad, float* out, int count, int each, int workers) {
-  extern __shared__ uint4 memory[];
+  extern __shared__ __align__(1024) uint4 memory[];
   u64 *came = (u64*)memory, *free = came + DEPTH;
-  u16* tiles = (u16*)(memory + 64);
+  u16* tiles = (u16*)(memory + 64);  // as the order of rows needs it, at a multiple of 1024 bytes
   const int group = threadIdx.x / 128, lane = threadIdx.x % 32;
   const int k = blockIdx.x % (K / N) * N, c = blockIdx.x / (K / N) % ((C + 63) / 64) * 64;
   const int row = blockIdx.x / (K / N) / ((C + 63) / 64), worker = blockIdx.y % workers, split = blockIdx.y / workers;
@@ -90,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) weigh_squares(
         if (lane == 0) announce(free + (turn - 1) % DEPTH);
       }
     }
-    wait_for_products<0>();
+    wait_for_sums(sums);
     out += ((size_t)(split * workers + worker) * 9 + row * 3 + group) * C * K;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
