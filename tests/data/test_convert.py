@@ -206,7 +206,8 @@ def test_several_inputs_and_targets_train(engine: str, store: Any) -> None:
         )  # fmt: skip
         list(simulation.train(4))
         losses.append(simulation.evaluate((inputs, targets)).loss)
-    assert losses[0] == losses[1]
+    # auto may take another engine each time, which rounds otherwise.
+    assert losses[0] == (pytest.approx(losses[1], rel=1e-5) if engine == "auto" else losses[1])
 
 
 def test_a_file_is_mapped_and_not_copied(tmp_path: Path) -> None:
