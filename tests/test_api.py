@@ -31,10 +31,10 @@ def simulation(schedule: Schedule | None = None, seed: int = 0, **options: Any) 
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
     split = partavg.iid(Y[:80], workers=4, seed=seed)
-    given = {"lr": 0.1, "batch": 5, "solver": partavg.SGD(0.9), "seed": seed, **options}
+    given = {"lr": 0.1, "batch": 5, "solver": partavg.SGD(0.9), "seed": seed, "engine": "looped"}
     return Simulation(
         model, F.cross_entropy, (X[:80], Y[:80]), split,
-        schedule=schedule or Schedule.partial(4), **given,
+        schedule=schedule or Schedule.partial(4), **{**given, **options},
     )  # fmt: skip
 
 

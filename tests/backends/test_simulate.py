@@ -352,7 +352,7 @@ def test_only_clients_that_were_active_are_kept_and_saved() -> None:
     def made() -> Simulation:
         return Simulation(
             model, F.mse_loss, (x, y), split, schedule=Schedule.partial(TAU), lr=ETA,
-            solver=SCAFFOLD(), participation=who, batch=1,
+            solver=SCAFFOLD(), participation=who, batch=1, engine="looped",
         )  # fmt: skip
 
     first, again, of_0_1 = made(), made(), made()
