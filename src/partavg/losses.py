@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from partavg.registry import Names
@@ -71,6 +71,14 @@ def with_options(loss: Callable[..., Any], **options: Any) -> Any:
     if isinstance(loss, type):
         return loss(**options)
     return partial(loss, **options) if options else loss
+
+
+def of_torch_or_ours(loss: Any) -> bool:
+    """Whether a loss is known to do the same at every call; one of a user's own may count them."""
+    if isinstance(loss, partial):
+        loss = loss.func
+    owner = type(loss) if isinstance(loss, nn.Module) else loss
+    return str(getattr(owner, "__module__", "")).partition(".")[0] in ("torch", "partavg")
 
 
 LOSSES: Names[Callable[..., Any]] = Names(

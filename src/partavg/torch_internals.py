@@ -157,6 +157,44 @@ def hooked_norm(layer: nn.Module) -> str:
     return ""
 
 
+See = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
+"""Told of an operation: itself, its arguments, those by name, its result."""
+
+
+@contextmanager
+def operations(see: See) -> Iterator[None]:
+    """Tell of each operation on tensors, also in a backward pass, once it has been done.
+
+    Nothing is told where torch lets nobody see them.
+    """
+    try:
+        from torch.utils._python_dispatch import TorchDispatchMode
+    except ImportError:
+        yield
+        return
+
+    class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False  # to skip it means to import it: a second, and more on a busy machine
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            result = func(*args, **(kwargs or {}))
+            see(func, args, kwargs or {}, result)
+            return result
+
+    with Watching():  # type: ignore[no-untyped-call]
+        yield
+
+
+def changes_arguments(operation: Any) -> bool:
+    """Whether an operation writes into what it is given; without its schema, it may."""
+    schema = getattr(operation, "_schema", None)
+    return bool(getattr(schema, "is_mutable", True))
+
+
 @contextmanager
 def random_calls() -> Iterator[list[str]]:
     """The operations that draw from torch's generators, also in a backward pass.
@@ -164,21 +202,12 @@ def random_calls() -> Iterator[list[str]]:
     None is seen where torch lets nobody see them.
     """
     seen: list[str] = []
-    try:
-        from torch.utils._python_dispatch import TorchDispatchMode
-    except ImportError:
-        yield seen
-        return
 
-    class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            if torch.Tag.nondeterministic_seeded in func.tags:
-                seen.append(str(func))
-            return func(*args, **(kwargs or {}))
+    def see(operation: Any, *_: Any) -> None:
+        if torch.Tag.nondeterministic_seeded in operation.tags:
+            seen.append(str(operation))
 
-    with Watching():  # type: ignore[no-untyped-call]
+    with operations(see):
         yield seen
 
 

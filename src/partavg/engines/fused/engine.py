@@ -17,6 +17,7 @@ from partavg.engines.fused.head_loss import operation as head_loss
 from partavg.engines.fused.head_loss.operation import Criterion
 from partavg.engines.fused.precision import Exactness, Precision, compute_dtype
 from partavg.engines.fused.program import Program, Uncovered
+from partavg.engines.fused.replay import Replayed
 from partavg.engines.fused.rows import Rows
 from partavg.engines.model import RowModel
 from partavg.engines.pieces import columns, pieces
@@ -27,6 +28,7 @@ from partavg.kernels.streams import (
     wait_for_side_stream,
     without_side_stream,
 )
+from partavg.losses import of_torch_or_ours
 
 
 class Fused:
@@ -67,6 +69,7 @@ class Fused:
         self._places = self._written_at_once()
         self._named = self._all_names()
         self._recorded = Recorded(self._pass)
+        self._replayed = Replayed(self._gathered) if of_torch_or_ours(model.criterion) else None
         self._ready = False
         self._ticks, self._cumulative = self._count_batches()
 
@@ -90,13 +93,15 @@ class Fused:
         """The gradients of a chunk."""
         if not self._ready and uses_triton(params):
             with compiling_ahead():
-                self._differentiate(params[rows], buffers[rows].clone(), some)
+                self._differentiate(params[rows], buffers[rows].clone(), some, self._ignored(some))
         self._ready = True
         if params.is_cuda and self._chunk >= len(params):
             losses, found = self._recorded(params, buffers, some)
             return Gradients(rows, losses, iter(found))
-        losses, found = self._gathered(params[rows], buffers[rows], some)
-        return Gradients(rows, losses, found)
+        once = self._replayed if self._chunk >= len(params) and not params.is_cuda else None
+        call = once or self._gathered
+        losses, found = call(params[rows], buffers[rows], some, self._ignored(some))
+        return Gradients(rows, losses, iter(found))
 
     def _pass(
         self, params: Tensor, buffers: Tensor, batch: Batch
@@ -108,21 +113,21 @@ class Fused:
             and self._program.has_short_kernels
         ):
             return self._halves(params, buffers, batch)
-        losses, found = self._gathered(params, buffers, batch)
+        losses, found = self._gathered(params, buffers, batch, self._ignored(batch))
         return losses, list(found)
 
     def _gathered(
-        self, params: Tensor, buffers: Tensor, batch: Batch
+        self, params: Tensor, buffers: Tensor, batch: Batch, ignored: int | None
     ) -> tuple[Tensor, Iterator[tuple[slice, Tensor]]]:
         """The same; most of the gradients of products are written where they are gathered."""
         layout = self._model.params
         if not params.is_cuda or not self._places:
-            losses, grads = self._differentiate(params, buffers, batch)
+            losses, grads = self._differentiate(params, buffers, batch, ignored)
             return losses, pieces(grads, layout)
         found = torch.empty(params.shape, dtype=params.dtype, device=params.device)
         views = layout.views(found)
         places = {name: views[name] for name in self._places}
-        losses, grads = self._differentiate(params, buffers, batch, places)
+        losses, grads = self._differentiate(params, buffers, batch, ignored, places)
         for place, grad in zip(views.values(), grads, strict=True):
             if grad.data_ptr() != place.data_ptr():
                 place.copy_(grad)
@@ -136,7 +141,9 @@ class Fused:
 
         def half(rows: slice) -> None:
             own = batch.some(rows)
-            losses[rows], grads = self._differentiate(params[rows], buffers[rows], own)
+            losses[rows], grads = self._differentiate(
+                params[rows], buffers[rows], own, self._ignored(own)
+            )
             torch.cat([grad.reshape(len(grad), -1) for grad in grads], 1, out=found[rows])
 
         middle = len(params) // 2
@@ -149,11 +156,12 @@ class Fused:
         params: Tensor,
         buffers: Tensor,
         batch: Batch,
+        ignored: int | None,
         places: Mapping[str, Tensor] | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
         """The losses of the rows and the gradient of each tensor; updates the buffers.
 
-        Some gradients are written into their `places`.
+        A class may be `ignored`. Some gradients are written into their `places`.
         """
         views = self._model.params.views(params)
         leaves = {name: view.detach().requires_grad_() for name, view in views.items()}
@@ -163,7 +171,7 @@ class Fused:
         if not isinstance(batch.inputs, Tensor):
             raise Uncovered("inputs of several tensors are not covered")
         rows = Rows(tensors, batch.keys, self._compute, places, recompute=self._recompute)
-        losses = self._losses_of(rows, batch)
+        losses = self._losses_of(rows, batch, ignored)
         # Rows do not depend on each other: the gradient of the sum is that of each of them.
         with without_side_stream(self._program.shares_parameters):
             grads = torch.autograd.grad(
@@ -176,17 +184,29 @@ class Fused:
             buffers += self._ticks
         return losses.detach(), list(grads)
 
-    def _losses_of(self, rows: Rows, batch: Batch) -> Tensor:
+    def _losses_of(self, rows: Rows, batch: Batch, ignored: int | None) -> Tensor:
         """The loss of each row; that of a language model without all its logits at once."""
         assert isinstance(batch.inputs, Tensor)  # seen before
-        head = self._program.head
-        if self._criterion and head is not None and self._criterion.takes(batch.targets):
+        if (head := self._head_for(batch.targets)) is not None:
             assert isinstance(batch.targets, Tensor)  # it takes nothing else
             x = self._program(batch.inputs, rows, headless=True)
-            return head_loss.run(self._criterion, rows, head, x, batch.targets)
+            return head_loss.run(rows, head, x, batch.targets, ignored)
         outputs = self._program(batch.inputs, rows)
         found: Tensor = self._losses(map_aggregate(outputs, self._kept), batch.targets)
         return found
+
+    def _head_for(self, targets: Any) -> str | None:
+        """The name of the layer that ends in the loss, if one does."""
+        return self._program.head if self._criterion and self._criterion.takes(targets) else None
+
+    def _ignored(self, batch: Batch) -> int | None:
+        """The class that does not count in the loss, if a layer ends in it and any may be that."""
+        if (head := self._head_for(batch.targets)) is None:
+            return None
+        assert self._criterion is not None
+        assert isinstance(batch.targets, Tensor)  # it takes nothing else
+        classes = len(self._model.skeleton.get_parameter(f"{head}.weight".lstrip(".")))
+        return self._criterion.ignored_in(batch.targets, classes)
 
     def _written_at_once(self) -> list[str]:
         """The weights whose gradients go where they are gathered; none, if they are but few."""

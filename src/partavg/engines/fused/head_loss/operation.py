@@ -44,20 +44,25 @@ class Criterion(NamedTuple):
         one_each = targets.ndim == 2 and targets.dtype == torch.int64
         return not self.of_samples or (one_each and dispatch.ends_in_loss(device_of(targets)))
 
+    def ignored_in(self, targets: Tensor, classes: int) -> int | None:
+        """The class that is to be ignored; None if a CPU sees that all count.
+
+        Classes that there are not are refused, as torch does; a GPU is not asked for words.
+        """
+        if not targets.is_cuda and all_classes(targets, classes, self.ignored):
+            return None
+        if self.of_samples:
+            _check_classes(targets, classes, self.ignored)
+        return self.ignored
+
 
 _KNOWN = (next_token, cross_entropy, F.cross_entropy)
 
 
-def run(criterion: Criterion, rows: Rows, name: str, x: Tensor, words: Tensor) -> Tensor:
+def run(rows: Rows, name: str, x: Tensor, words: Tensor, ignored: int | None) -> Tensor:
     """The losses [m] of what a linear layer makes of x [m, n, t, i]; they are to be added up."""
     own = rows.tensor_of(name, "weight"), rows.maybe(name, "bias")
-    place = rows.gradient_of(name, "weight")
-    ignored: int | None = criterion.ignored
-    if not x.is_cuda and all_classes(words, own[0].shape[1], criterion.ignored):
-        ignored = None
-    elif criterion.of_samples:
-        _check_classes(words, own[0].shape[1], criterion.ignored)
-    return losses(rows.cast(x), *own, words, ignored, place, summed=True)
+    return losses(rows.cast(x), *own, words, ignored, rows.gradient_of(name, "weight"), summed=True)
 
 
 def all_classes(found: Tensor, classes: int, ignored: int) -> bool:
