@@ -72,7 +72,6 @@ from partavg.privacy.settings import Privacy
 from partavg.scores.mean_loss import MeanLoss
 from partavg.sentences import reason
 from partavg.solvers.sgd import SGD
-from partavg.waiting_threads import wait_briefly_after_all
 
 Augment = Callable[[Any, Tensor | None], Any]
 """(stored inputs, a key per worker to draw from, or None when evaluating) -> what a model sees."""
@@ -168,8 +167,6 @@ class Simulation:
         seed = check_whole("seed", seed, 0)
         self._processes = processes or OneProcess()
         self._device = device_of(device)
-        if self._device.type == "cpu":
-            wait_briefly_after_all()
         known = as_samples(samples, dtype=float_type(model))
         self.split = split = checked_split(split, known.size)
         """The indices of each worker's samples."""

@@ -19,6 +19,7 @@ from partavg.core.reduce import Reduce, alone
 from partavg.core.settle import redistribute_
 from partavg.core.solver import Solver, State, Step
 from partavg.core.workers import Workers
+from partavg.waiting_threads import look
 
 
 class Batch(NamedTuple):
@@ -140,6 +141,7 @@ def train(
             workers.messages += 1
         if workers.pending:
             arrive_(workers, plan, solver)
+        look()
         watch("evaluation")
         yield Record(step, torch.cat(losses), rate, due, workers.bytes, workers.messages)
 

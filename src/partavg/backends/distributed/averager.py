@@ -35,6 +35,7 @@ from partavg.core.reduce import reduced
 from partavg.core.schedule import Schedule
 from partavg.core.settle import settle_
 from partavg.core.solver import Solver
+from partavg.waiting_threads import look
 
 
 class Averager(Looking):
@@ -113,6 +114,7 @@ class Averager(Looking):
 
     @torch.no_grad()
     def _step(self, moves: Moves = 1) -> None:
+        look()
         self._check_own()
         row = self._row
         rate = rate_of(self._optimizers, self._solver, self._abilities)
