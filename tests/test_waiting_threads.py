@@ -26,7 +26,7 @@ from partavg import waiting_threads
 clock, queued = 0.0, 0.0
 def now():
     global clock, queued
-    clock, queued = clock + 1, queued + 0.5
+    clock, queued = clock + 0.2, queued + 0.1
     return clock
 waiting_threads.monotonic, waiting_threads._queued = now, lambda: queued
 print(trained())
@@ -120,11 +120,17 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
 def test_threads_sleep_while_processors_are_shared(machine: Machine) -> None:
     assert not machine.looks(2, 0.02)
     assert machine.looks(0.3, 0.2)
-    assert machine.looks(0.8, 0.0)  # other work may pause
+    assert machine.looks(0.4, 0.0)  # other work may pause
     assert machine.looks(2, 0.2)
-    assert not machine.looks(1.3, 0.0)
+    assert not machine.looks(0.8, 0.0)
     assert machine.looks(0.3, 0.2)
     assert torch.ones(10).sum() == 10
+
+
+def test_what_was_before_training_counts_for_nothing(machine: Machine) -> None:
+    assert not machine.looks(0.2, 0.0)
+    machine.now, machine.queued = machine.now + 2, machine.queued + 2
+    assert not machine.looks(1, 0.0)
 
 
 def test_another_thread_that_waits_keeps_threads_asleep(machine: Machine) -> None:
@@ -132,7 +138,7 @@ def test_another_thread_that_waits_keeps_threads_asleep(machine: Machine) -> Non
     other = threading.Thread(target=machine.looks, args=(5, 0.2))
     other.start()
     other.join()
-    assert machine.looks(0.5, 0.0)
+    assert machine.looks(0.3, 0.0)
 
 
 def test_the_kernel_counts_what_a_thread_waits() -> None:

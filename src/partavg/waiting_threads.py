@@ -22,7 +22,7 @@ _BLIND = "1000"  # where nobody says how long a thread waited for a processor
 _CHOSEN = "OMP_WAIT_POLICY" in os.environ or os.environ.get("GOMP_SPINCOUNT", SPINS) != SPINS
 """Whether the user has said how threads wait: then nothing here changes it."""
 
-_EVERY, _QUIET = 0.1, 1.0  # seconds from one look to the next, and until threads may wake again
+_EVERY, _QUIET = 0.1, 0.5  # seconds from one look to the next, and until threads may wake again
 _SHARED = 0.05  # of the time that a thread waits for a processor where there is other work
 
 
@@ -35,7 +35,8 @@ def wait_briefly() -> None:
 def look() -> None:
     """Let threads sleep from now on if this one had to wait for a processor, else spin again.
 
-    To be called often while something is computed; it looks every now and then.
+    To be called often while something is computed; it looks every now and then. What was before
+    counts for nothing: while engines are tried, threads of our own take processors from each other.
     """
     if _CHOSEN or (now := monotonic()) < _mine.again:
         return
@@ -44,7 +45,7 @@ def look() -> None:
     if queued is None or _threads() == 1:
         return
     before, _mine.seen = _mine.seen, (now, queued)
-    if before is None:
+    if before is None or now - before[0] > 5 * _EVERY:  # something else was done since
         return
     share = (queued - before[1]) / (now - before[0])
     _sleepers.see(now, busy=share > _SHARED)

@@ -21,7 +21,6 @@ from partavg.engines.vmapped import Vmapped
 from partavg.kernels.backend import without_triton
 from partavg.registry import check_name
 from partavg.sentences import reason, shown
-from partavg.waiting_threads import look
 
 EngineName = Literal["auto", "looped", "threads", "vmapped", "fused"]
 _FEW, _MANY = 2, 16  # rows to try a loop and a pass on
@@ -329,7 +328,6 @@ def _seconds(engine: Engine, rows: Rows, batch: Batch) -> float:
     some = batch.some(slice(len(params)))
     times: list[float] = []
     while len(times) < 2 or sum(times[1:]) < _MOMENT:
-        look()
         began = perf_counter()
         for found in engine(params, buffers, some):
             list(found.pieces)
