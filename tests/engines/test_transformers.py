@@ -1,5 +1,7 @@
 """Transformers in the fused engine against the loop, in float64: ours and users' own."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from itertools import product
@@ -227,6 +229,44 @@ def test_classes_of_samples_and_of_pixels() -> None:
         False,
     ]
     assert head_loss.Criterion(-100).takes(pixels)
+
+
+@pytest.mark.parametrize("ignored", [-100, 2])
+def test_losses_of_outputs_are_those_of_each_worker(ignored: int) -> None:
+    torch.manual_seed(0)
+    outputs, classes = torch.randn(3, 6, 4, dtype=torch.float64), torch.randint(4, (3, 6))
+    found = head_loss.Criterion(ignored, of_samples=True).of_outputs(outputs, classes)
+    own = [
+        F.cross_entropy(*pair, ignore_index=ignored) for pair in zip(outputs, classes, strict=True)
+    ]
+    torch.testing.assert_close(found, torch.stack(own))
+
+
+def test_losses_of_other_outputs_are_left_to_vmap() -> None:
+    known, labels = head_loss.Criterion(-100, of_samples=True), torch.ones(3, 6, dtype=torch.int64)
+    pixels, single, shares = torch.ones(3, 6, 4, 2), torch.ones(3, 6), torch.ones(3, 6, 4)
+    for outputs, classes in (
+        *((pixels, labels.unsqueeze(-1)), (single, labels), (shares, shares)),
+        *((shares[:, :5], labels), ((shares,), labels), (shares, {"label": labels})),
+    ):
+        assert known.of_outputs(outputs, classes) is None
+    assert head_loss.Criterion(-100).of_outputs(shares, labels) is None
+
+
+def test_no_vmap_where_classes_do_not_need_it() -> None:
+    """It would import what torch.compile needs, a second."""
+    program = """
+import sys, torch, partavg
+net = torch.nn.Sequential(torch.nn.Conv2d(1, 3, 2), torch.nn.AvgPool2d(3), torch.nn.Flatten())
+x, y = torch.randn(12, 1, 4, 4), torch.arange(12) % 3
+told = {"schedule": partavg.Schedule.partial(2), "lr": 0.1, "engine": "fused"}
+split, loss = partavg.iid(y, 2, 0), torch.nn.functional.cross_entropy
+simulation = partavg.Simulation(net, loss, (x, y), split, **told)
+list(simulation.train(6))
+print(*{"sympy", "torch._dynamo"} & set(sys.modules))
+"""
+    command = [sys.executable, "-c", program]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "\n"
 
 
 def test_gradients_that_have_a_place() -> None:

@@ -65,7 +65,7 @@ class Fused:
         self._program = Program(model.skeleton)
         self._recompute = recompute and self.can_recompute
         self._losses = vmap(model.criterion)
-        self._criterion = Criterion.of(model.criterion) if self._program.head else None
+        self._criterion = Criterion.of(model.criterion)
         self._places = self._written_at_once()
         self._named = self._all_names()
         self._recorded = Recorded(self._pass)
@@ -191,9 +191,9 @@ class Fused:
             assert isinstance(batch.targets, Tensor)  # it takes nothing else
             x = self._program(batch.inputs, rows, headless=True)
             return head_loss.run(rows, head, x, batch.targets, ignored)
-        outputs = self._program(batch.inputs, rows)
-        found: Tensor = self._losses(map_aggregate(outputs, self._kept), batch.targets)
-        return found
+        outputs = map_aggregate(self._program(batch.inputs, rows), self._kept)
+        found = self._criterion and self._criterion.of_outputs(outputs, batch.targets)
+        return self._losses(outputs, batch.targets) if found is None else found
 
     def _head_for(self, targets: Any) -> str | None:
         """The name of the layer that ends in the loss, if one does."""

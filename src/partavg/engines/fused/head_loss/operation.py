@@ -41,8 +41,9 @@ class Criterion(NamedTuple):
         """Whether these targets [m, n, …] are words or classes that it knows."""
         if not isinstance(targets, Tensor):
             return False
-        one_each = targets.ndim == 2 and targets.dtype == torch.int64
-        return not self.of_samples or (one_each and dispatch.ends_in_loss(device_of(targets)))
+        if not self.of_samples:
+            return True
+        return _one_each(targets) and dispatch.ends_in_loss(device_of(targets))
 
     def ignored_in(self, targets: Tensor, classes: int) -> int | None:
         """The class that is to be ignored; None if a CPU sees that all count.
@@ -54,6 +55,26 @@ class Criterion(NamedTuple):
         if self.of_samples:
             _check_classes(targets, classes, self.ignored)
         return self.ignored
+
+
+    def of_outputs(self, outputs: Any, classes: Any) -> Tensor | None:
+        """The losses [m] of outputs [m, n, c] and classes [m, n]; None for whatever else.
+
+        The same numbers as torch.func.vmap of the loss gives, which takes more operations and, when
+        it is called first, a second to import what it does not need.
+        """
+        if not (self.of_samples and isinstance(outputs, Tensor) and isinstance(classes, Tensor)):
+            return None
+        if not (outputs.ndim == 3 and _one_each(classes) and outputs.shape[:2] == classes.shape):
+            return None
+        given = outputs.flatten(0, 1), classes.flatten()
+        each = F.cross_entropy(*given, ignore_index=self.ignored, reduction="none")
+        return each.view(classes.shape).sum(1) / (classes != self.ignored).sum(1)
+
+
+def _one_each(targets: Tensor) -> bool:
+    """Whether there is a class for each sample of each worker."""
+    return targets.ndim == 2 and targets.dtype == torch.int64
 
 
 _KNOWN = (next_token, cross_entropy, F.cross_entropy)
