@@ -1,7 +1,7 @@
 """Which engine is right for a model: decided by trying, because no rule of thumb is."""
 
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from time import perf_counter
 from typing import Literal, NamedTuple, get_args
 
@@ -24,6 +24,7 @@ from partavg.sentences import reason, shown
 
 EngineName = Literal["auto", "looped", "threads", "vmapped", "fused"]
 _FEW, _MANY = 2, 16  # rows to try a loop and a pass on
+_PLENTY = 4  # times the loop's speed: there is no need to import what vmap wants, which takes long
 _MOMENT = 0.1  # seconds to spend on timing one engine
 _KEPT = 4  # tensors of the parameters' size to leave room for: they, momentum, and two more
 _SHARE = 0.85  # of the free memory that may be used
@@ -115,25 +116,29 @@ def choose(
             if name == "fused":
                 raise ValueError(f"{why}; use engine vmapped, looped or auto")
             why += "; "
-        problem = _problem("vmapped", model, few, batch, expected)
-        able: list[Choice] = [] if problem else [Choice("vmapped", chunk, "")]
-        if name == "auto" and not few[0].is_cuda:
-            wanted = resolve(precision, model.dtype, few[0].device)
-            if not _problem("fused", model, few, batch, expected, wanted):
-                able.append(Choice("fused", chunk, "", wanted, deterministic))
-            if _threads(chunk, workers) > 1 and not why_not(model.skeleton):
-                threads = Choice("threads", _threads(chunk, workers), "")
-                if not _problem("threads", model, few, batch, expected):
-                    able.append(threads)
-    if name == "vmapped":
-        if problem:
-            raise ValueError(f"{problem}; use engine looped or auto")
-        return Choice("vmapped", min(chunk or workers, workers), "as configured")
-    if not able:
-        return Choice("looped", 1, why + problem)
-    choice = _fastest(able, model, start, batch)
-    why += f"{problem}; " if problem else ""
-    return choice._replace(reason=why + choice.reason)
+        if name == "vmapped":
+            if not_vmapped := _problem("vmapped", model, few, batch, expected):
+                raise ValueError(f"{not_vmapped}; use engine looped or auto")
+            return Choice("vmapped", min(chunk or workers, workers), "as configured")
+
+    def problem(name: EngineName, precision: Precision = "fp32") -> str:
+        with _exact(few[0].device):
+            return _problem(name, model, few, batch, expected, precision)
+
+    race = _Race(model, start, batch)
+    if not few[0].is_cuda:
+        wanted = resolve(precision, model.dtype, few[0].device)
+        if not problem("fused", wanted):
+            race.run(Choice("fused", chunk, "", wanted, deterministic))
+        threads = Choice("threads", _threads(chunk, workers), "")
+        if threads.chunk > 1 and not why_not(model.skeleton) and not problem("threads"):
+            race.run(threads)
+    if race.lead < _PLENTY:
+        if not_vmapped := problem("vmapped"):
+            why += f"{not_vmapped}; "
+        else:
+            race.run(Choice("vmapped", chunk, ""))
+    return race.won(why)
 
 
 def _in_threads(chunk: int, model: RowModel, few: Rows, batch: Batch, expected: "_Trial") -> Choice:
@@ -236,23 +241,47 @@ def _fitting(
     return choice._replace(chunk=size, reason=reason)
 
 
-def _fastest(able: Sequence[Choice], model: RowModel, start: Rows, batch: Batch) -> Choice:
-    """The loop, or one of those that can run a model too, in passes of the best size."""
-    workers = len(batch.keys)
-    loop = least = _seconds(Looped(model, ()), _rows(start, min(_FEW, workers)), batch)
-    best, times = Choice("looped", 1, ""), [f"looped {_milliseconds(loop)}"]
-    for engine in able:
+class _Race:
+    """The loop, and those that can run a model too, in passes of the best size."""
+
+    def __init__(self, model: RowModel, start: Rows, batch: Batch) -> None:
+        self._given = model, start, batch
+        self._best, self._least = Choice("looped", 1, ""), float("inf")
+        self._times: list[str] = []
+
+    @cached_property
+    def _loop(self) -> float:
+        model, start, batch = self._given
+        rows = _rows(start, min(_FEW, len(batch.keys)))
+        self._least = _seconds(Looped(model, ()), rows, batch)
+        self._times.append(f"looped {_milliseconds(self._least)}")
+        return self._least
+
+    @property
+    def lead(self) -> float:
+        """How many times as fast as the loop the fastest one is, as far as they were timed."""
+        return self._loop / self._least if self._times else 1.0
+
+    def run(self, engine: Choice) -> None:
+        """Time one more."""
+        loop, (model, start, batch) = self._loop, self._given
         if engine.name == "threads":
-            rows = _rows(start, min(2 * engine.chunk, workers))
-            own, own_least = engine, _seconds(engine.build(model), rows, batch)
+            rows = _rows(start, min(2 * engine.chunk, len(batch.keys)))
+            own, least = engine, _seconds(engine.build(model), rows, batch)
         else:
-            own, own_least = _in_passes(engine, model, start, batch, loop)
-        times.append(f"{engine.name} {_milliseconds(own_least)}")
-        if own_least < least:
-            best, least = own, own_least
-    said = f"{', '.join(times)} per worker"
-    of_best = {"looped": "", "threads": f"; {best.chunk} threads"}
-    return best._replace(reason=said + of_best.get(best.name, f" in chunks of {best.chunk}"))
+            own, least = _in_passes(engine, model, start, batch, loop)
+        self._times.append(f"{engine.name} {_milliseconds(least)}")
+        if least < self._least:
+            self._best, self._least = own, least
+
+    def won(self, why: str) -> Choice:
+        """The fastest one, and why; others may not have been able to take part."""
+        if not self._times:
+            return self._best._replace(reason=why.removesuffix("; "))
+        said = f"{why}{', '.join(self._times)} per worker"
+        of_best = {"looped": "", "threads": f"; {self._best.chunk} threads"}
+        told = of_best.get(self._best.name, f" in chunks of {self._best.chunk}")
+        return self._best._replace(reason=said + told)
 
 
 def _in_passes(

@@ -56,7 +56,6 @@ class Criterion(NamedTuple):
             _check_classes(targets, classes, self.ignored)
         return self.ignored
 
-
     def of_outputs(self, outputs: Any, classes: Any) -> Tensor | None:
         """The losses [m] of outputs [m, n, c] and classes [m, n]; None for whatever else.
 
