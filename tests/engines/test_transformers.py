@@ -207,7 +207,8 @@ def test_which_losses_are_known() -> None:
     assert head_loss.Criterion.of(next_token) == head_loss.Criterion(-100)
     assert head_loss.Criterion.of(partial(next_token, ignore_index=0)) == head_loss.Criterion(0)
     of_samples = head_loss.Criterion(-100, of_samples=True)
-    for same in (F.cross_entropy, cross_entropy, nn.CrossEntropyLoss()):
+    named = partial(cross_entropy, label_smoothing=0.0, ignore_index=-100)  # as recipes do
+    for same in (F.cross_entropy, cross_entropy, named, nn.CrossEntropyLoss()):
         assert head_loss.Criterion.of(same) == of_samples
     for other in (
         F.mse_loss,

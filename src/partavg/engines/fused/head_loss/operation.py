@@ -33,7 +33,9 @@ class Criterion(NamedTuple):
         options = {}
         if isinstance(loss, partial) and not loss.args:
             loss, options = loss.func, loss.keywords
-        if loss not in _KNOWN or not options.keys() <= {"ignore_index"}:
+        if loss not in _KNOWN or not options.keys() <= {"ignore_index", "label_smoothing"}:
+            return None
+        if options.get("label_smoothing"):  # recipes name all options, with what they are at first
             return None
         return cls(options.get("ignore_index", -100), of_samples=loss is not next_token)
 
