@@ -97,25 +97,12 @@ def choose(
             return _in_threads(chunk, model, few, batch, expected)
         why = ""
         if name == "fused" or (name == "auto" and few[0].is_cuda):
-            with without_triton():  # the kernels are checked in the precision that is wanted
-                why = _problem("fused", model, few, batch, expected)
-            if not why:
-                wanted = resolve(precision, model.dtype, few[0].device)
-                choice = Choice("fused", chunk, "as configured", wanted, deterministic)
-                why = "engine fused needs more memory than the GPU has for one worker"
-                try:
-                    fitting = _fitting(choice, model, few, batch, expected)
-                    if fitting is None and Fused(model, 1).can_recompute:
-                        again = choice._replace(recompute=True)
-                        fitting = _fitting(again, model, few, batch, expected)
-                except Exception as error:  # what float32 can, a faster precision may not
-                    fitting = None
-                    why = f"engine fused cannot run this model in {wanted}: {reason(error)}"
-                if fitting is not None:
-                    return fitting
+            fused = _fused(chunk, model, few, batch, expected, precision, deterministic)
+            if isinstance(fused, Choice):
+                return fused
             if name == "fused":
-                raise ValueError(f"{why}; use engine vmapped, looped or auto")
-            why += "; "
+                raise ValueError(f"{fused}; use engine vmapped, looped or auto")
+            why = f"{fused}; "
         if name == "vmapped":
             if not_vmapped := _problem("vmapped", model, few, batch, expected):
                 raise ValueError(f"{not_vmapped}; use engine looped or auto")
@@ -139,6 +126,30 @@ def choose(
         else:
             race.run(Choice("vmapped", chunk, ""))
     return race.won(why)
+
+
+def _fused(
+    chunk: int,
+    model: RowModel,
+    few: Rows,
+    batch: Batch,
+    expected: "_Trial",
+    precision: Precision,
+    deterministic: bool,
+) -> Choice | str:
+    """The fused engine in passes that fit, or why it cannot run a model."""
+    with without_triton():  # the kernels are checked in the precision that is wanted
+        if why := _problem("fused", model, few, batch, expected):
+            return why
+    wanted = resolve(precision, model.dtype, few[0].device)
+    choice = Choice("fused", chunk, "as configured", wanted, deterministic)
+    try:
+        fitting = _fitting(choice, model, few, batch, expected)
+        if fitting is None and Fused(model, 1).can_recompute:
+            fitting = _fitting(choice._replace(recompute=True), model, few, batch, expected)
+    except Exception as error:  # what float32 can, a faster precision may not
+        return f"engine fused cannot run this model in {wanted}: {reason(error)}"
+    return fitting or "engine fused needs more memory than the GPU has for one worker"
 
 
 def _in_threads(chunk: int, model: RowModel, few: Rows, batch: Batch, expected: "_Trial") -> Choice:
