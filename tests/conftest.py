@@ -25,10 +25,10 @@ import torch
 from hypothesis import HealthCheck, settings
 from tests.limits import seconds
 
-from partavg.engines import choose
+from partavg.engines import race
 
 torch.set_num_threads(1)
-choose._MOMENT = 0.02  # which engine is the fastest is not what tests look at
+race._MOMENT = 0.02  # which engine is the fastest is not what tests look at
 # A job in the background ignores Ctrl-C, and so would all programs that its tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile(

@@ -24,7 +24,7 @@ from partavg.data.gather import Store
 from partavg.data.images import Normalize
 from partavg.data.samples import Samples
 from partavg.data.split import SPLITS
-from partavg.engines.choose import EngineName
+from partavg.engines.choice import EngineName
 from partavg.engines.fused.precision import Precision
 from partavg.losses import LOSSES, with_options
 from partavg.models import MODELS

@@ -18,7 +18,7 @@ from partavg.data.convert import as_samples
 from partavg.data.ownership import Split, checked_split, class_counts
 from partavg.data.samples import Samples
 from partavg.data.test_split import split_alike
-from partavg.engines.choose import Choice
+from partavg.engines.choice import Choice
 from partavg.evaluation import Asked
 from partavg.folder import MADE_BY, RunFolder
 from partavg.metrics.meter import Meter

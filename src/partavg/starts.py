@@ -5,7 +5,7 @@ import warnings
 from partavg.backends.description import Sections
 from partavg.backends.simulate import Simulation
 from partavg.comparison import StartedRun
-from partavg.engines.choose import EngineName
+from partavg.engines.choice import EngineName
 
 Engines = dict[str, tuple[EngineName, int]]
 """The name and the chunk of each kind of simulation's engine."""

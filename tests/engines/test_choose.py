@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from partavg import Schedule, Simulation
 from partavg.core.loop import Batch, Engine
 from partavg.engines import choose as choosing
+from partavg.engines import race
 from partavg.engines.choose import Rows, check_engine, choose
 from partavg.engines.fused import Fused
 from partavg.engines.looped import Looped
@@ -63,7 +64,7 @@ def launches_dominate(engine: Engine, rows: Rows, batch: Batch) -> float:
 
 
 def test_auto_takes_a_pass_where_launches_dominate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choosing, "_seconds", launches_dominate)
+    monkeypatch.setattr(race, "_seconds", launches_dominate)
     choice = choose("auto", 0, *case(mlp((5,), 3), 64))
     assert (choice.name, choice.chunk, choice.precision) == ("fused", 64, "fp32")
     assert isinstance(choice.build(case(mlp((5,), 3), 64)[0]), Fused)
@@ -75,7 +76,7 @@ def test_auto_takes_vmapped_where_it_is_faster(monkeypatch: pytest.MonkeyPatch) 
         times = 20 if isinstance(engine, Fused) else 1
         return times * launches_dominate(engine, rows, batch)
 
-    monkeypatch.setattr(choosing, "_seconds", seconds)
+    monkeypatch.setattr(race, "_seconds", seconds)
     choice = choose("auto", 0, *case(mlp((5,), 3), 64))
     assert (choice.name, choice.chunk) == ("vmapped", 64)
     assert choice.reason == ("looped 4 ms, fused 10 ms, vmapped 0.12 ms per worker in chunks of 64")
@@ -89,13 +90,13 @@ def test_all_engines_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_auto_takes_looped_when_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choosing, "_seconds", lambda engine, rows, batch: float(len(rows[0])))
+    monkeypatch.setattr(race, "_seconds", lambda engine, rows, batch: float(len(rows[0])))
     choice = choose("auto", 0, *case(mlp((5,), 3), 64))
     assert (choice.name, choice.chunk) == ("looped", 1)
 
 
 def test_a_chunk_that_is_asked_for_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choosing, "_seconds", launches_dominate)
+    monkeypatch.setattr(race, "_seconds", launches_dominate)
     assert choose("auto", 8, *case(mlp((5,), 3), 64)).chunk == 8
     assert choose("vmapped", 8, *case(mlp((5,), 3), 64))[:2] == ("vmapped", 8)
     assert choose("vmapped", 0, *case(mlp((5,), 3), 64))[:2] == ("vmapped", 64)
@@ -121,7 +122,7 @@ def test_the_logic_of_the_fused_engine_is_checked_without_kernels(
 
 def test_a_faster_precision_may_round_but_not_be_wrong() -> None:
     model, start, batch = case(mlp((5,), 3, batch_norm=True), 2)
-    rows = choosing._rows(start, 2, apart=0.01)
+    rows = race.rows_of(start, 2, apart=0.01)
     one = choosing._try(Looped(model), rows, batch)
     noise = torch.randn(one.grads.shape).mul(one.grads.norm() / one.grads.numel() ** 0.5)
     near = one._replace(grads=one.grads + 0.3 * noise)
@@ -232,7 +233,7 @@ def test_too_little_memory_for_a_large_pass_means_a_smaller_one(
             raise torch.OutOfMemoryError
         return 1 / len(rows[0])
 
-    monkeypatch.setattr(choosing, "_seconds", seconds)
+    monkeypatch.setattr(race, "_seconds", seconds)
     assert choose("auto", 0, *case(mlp((5,), 3), 64))[:2] == ("fused", 16)
 
 

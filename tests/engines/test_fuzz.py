@@ -12,7 +12,8 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
 from partavg.core.loop import Batch, Engine
-from partavg.engines.choose import Choice, choose
+from partavg.engines.choice import Choice
+from partavg.engines.choose import choose
 from partavg.engines.looped import Looped
 from partavg.engines.model import RowModel
 

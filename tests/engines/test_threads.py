@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from partavg.core.loop import Batch
-from partavg.engines import choose as choosing
+from partavg.engines import race
 from partavg.engines.choose import choose
 from partavg.engines.looped import Looped
 from partavg.engines.model import RowModel
@@ -139,9 +139,9 @@ class Noise(nn.Module):
 def test_models_that_draw_or_have_hooks_are_not_for_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(choosing, "_in_passes", lambda engine, *rest: (engine, 1.0))
+    monkeypatch.setattr(race, "_in_passes", lambda engine, *rest: (engine, 1.0))
     monkeypatch.setattr(
-        choosing, "_seconds", lambda engine, *rest: 0.1 if isinstance(engine, Threaded) else 0.2
+        race, "_seconds", lambda engine, *rest: 0.1 if isinstance(engine, Threaded) else 0.2
     )
     hooked = mlp((5,), 3)
     hooked[1].register_forward_hook(lambda *_: None)

@@ -14,7 +14,7 @@ from partavg.core.partition import Partition
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
 from partavg.data.samples import Samples
-from partavg.engines.choose import Choice
+from partavg.engines.choice import Choice
 from partavg.engines.model import RowModel
 from partavg.own_code import without_folder
 from partavg.solvers import SOLVERS

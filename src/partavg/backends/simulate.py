@@ -64,7 +64,8 @@ from partavg.data.convert import as_samples
 from partavg.data.gather import Store, gather_from
 from partavg.data.ownership import checked_split
 from partavg.data.samples import Samples, as_seen, widened
-from partavg.engines.choose import Choice, check_engine, choose
+from partavg.engines.choice import Choice
+from partavg.engines.choose import check_engine, choose
 from partavg.engines.fused.precision import Precision
 from partavg.engines.model import Loss, RowModel
 from partavg.evaluation import Asked, Evaluation, Transform, recompute_statistics_

@@ -1,64 +1,27 @@
 """Which engine is right for a model: decided by trying, because no rule of thumb is."""
 
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
-from time import perf_counter
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from partavg.core.loop import Batch, Engine
-from partavg.core.seeds import OTHERS
+from partavg.engines.choice import Choice, EngineName
 from partavg.engines.examine import ONLY_LOOPED, Rows, examine
 from partavg.engines.freed_memory import keep_freed_memory
 from partavg.engines.fused import Fused
 from partavg.engines.fused.precision import Precision, resolve
-from partavg.engines.looped import Looped
 from partavg.engines.model import RowModel
-from partavg.engines.threads import Threaded, why_not
-from partavg.engines.vmapped import Vmapped
+from partavg.engines.race import FEW, Race, rows_of
+from partavg.engines.threads import why_not
 from partavg.kernels.backend import without_triton
 from partavg.registry import check_name
 from partavg.sentences import reason, shown
 
-EngineName = Literal["auto", "looped", "threads", "vmapped", "fused"]
-_FEW, _MANY = 2, 16  # rows to try a loop and a pass on
 _PLENTY = 4  # times the loop's speed: there is no need to import what vmap wants, which takes long
-_MOMENT = 0.1  # seconds to spend on timing one engine
 _KEPT = 4  # tensors of the parameters' size to leave room for: they, momentum, and two more
 _SHARE = 0.85  # of the free memory that may be used
-
-
-class Choice(NamedTuple):
-    """An engine, and why it was taken."""
-
-    name: EngineName
-    chunk: int
-    reason: str
-    precision: Precision = "auto"
-    """In which the fused engine computes."""
-    deterministic: bool = False
-    recompute: bool = False
-    """Whether it keeps but few activations, and computes the others twice."""
-    draws: tuple[str, ...] = ()
-    """The generators that the model draws from by itself."""
-
-    def build(self, model: RowModel) -> Engine:
-        """The engine itself."""
-        if self.name == "fused":
-            return Fused(
-                model,
-                self.chunk,
-                self.precision,
-                deterministic=self.deterministic,
-                recompute=self.recompute,
-            )
-        if self.name == "looped":
-            return Looped(model, [name for name in self.draws if name in OTHERS])
-        if self.name == "threads":
-            return Threaded(model, self.chunk)
-        return Vmapped(model, self.chunk)
 
 
 def choose(
@@ -79,7 +42,7 @@ def choose(
     """
     check_engine(name, chunk, precision)
     workers = len(batch.keys)
-    few = _rows(start, min(_FEW, workers), apart=0.01)
+    few = rows_of(start, min(FEW, workers), apart=0.01)
     if not few[0].is_cuda:
         keep_freed_memory()
     with _exact(few[0].device):
@@ -112,7 +75,7 @@ def choose(
         with _exact(few[0].device):
             return _problem(name, model, few, batch, expected, precision)
 
-    race = _Race(model, start, batch)
+    race = Race(model, start, batch)
     if not few[0].is_cuda:
         wanted = resolve(precision, model.dtype, few[0].device)
         if not problem("fused", wanted):
@@ -191,7 +154,7 @@ def _expected(engine: Engine, few: Rows, start: Rows, batch: Batch) -> tuple[Row
     found = _try(engine, few, batch)
     if found.losses.isfinite().all():
         return few, found
-    few = _rows(start, len(few[0]))
+    few = rows_of(start, len(few[0]))
     found = _try(engine, few, batch)
     if not found.losses.isfinite().all():
         raise ValueError(
@@ -252,83 +215,10 @@ def _fitting(
     return choice._replace(chunk=size, reason=reason)
 
 
-class _Race:
-    """The loop, and those that can run a model too, in passes of the best size."""
-
-    def __init__(self, model: RowModel, start: Rows, batch: Batch) -> None:
-        self._given = model, start, batch
-        self._best, self._least = Choice("looped", 1, ""), float("inf")
-        self._times: list[str] = []
-
-    @cached_property
-    def _loop(self) -> float:
-        model, start, batch = self._given
-        rows = _rows(start, min(_FEW, len(batch.keys)))
-        self._least = _seconds(Looped(model, ()), rows, batch)
-        self._times.append(f"looped {_milliseconds(self._least)}")
-        return self._least
-
-    @property
-    def lead(self) -> float:
-        """How many times as fast as the loop the fastest one is, as far as they were timed."""
-        return self._loop / self._least if self._times else 1.0
-
-    def run(self, engine: Choice) -> None:
-        """Time one more."""
-        loop, (model, start, batch) = self._loop, self._given
-        if engine.name == "threads":
-            rows = _rows(start, min(2 * engine.chunk, len(batch.keys)))
-            own, least = engine, _seconds(engine.build(model), rows, batch)
-        else:
-            own, least = _in_passes(engine, model, start, batch, loop)
-        self._times.append(f"{engine.name} {_milliseconds(least)}")
-        if least < self._least:
-            self._best, self._least = own, least
-
-    def won(self, why: str) -> Choice:
-        """The fastest one, and why; others may not have been able to take part."""
-        if not self._times:
-            return self._best._replace(reason=why.removesuffix("; "))
-        said = f"{why}{', '.join(self._times)} per worker"
-        of_best = {"looped": "", "threads": f"; {self._best.chunk} threads"}
-        told = of_best.get(self._best.name, f" in chunks of {self._best.chunk}")
-        return self._best._replace(reason=said + told)
-
-
-def _in_passes(
-    engine: Choice, model: RowModel, start: Rows, batch: Batch, loop: float
-) -> tuple[Choice, float]:
-    """An engine with the best number of workers in a pass, and its seconds per worker."""
-    workers = len(batch.keys)
-    sizes = [engine.chunk] if engine.chunk else [_MANY, workers]
-    passes: dict[int, float] = {}
-    for size in sorted({min(size, workers) for size in sizes}):
-        if min(passes.values(), default=loop) <= loop:  # a larger pass of a slow engine is slow
-            try:
-                made = engine._replace(chunk=size).build(model)
-                passes[size] = _seconds(made, _rows(start, size), batch)
-            except RuntimeError:  # out of memory
-                break
-    best = min(passes, key=passes.__getitem__, default=1)
-    return engine._replace(chunk=best), passes.get(best, float("inf"))
-
-
-def _milliseconds(seconds: float) -> str:
-    value = seconds * 1e3
-    return f"{value:.2g} ms" if value < 10 else f"{value:.0f} ms"
-
-
 class _Trial(NamedTuple):
     losses: Tensor
     grads: Tensor
     buffers: Tensor
-
-
-def _rows(start: Rows, count: int, apart: float = 0.0) -> Rows:
-    """That many workers, all at the start or a little apart from it, each elsewhere."""
-    params, buffers = (row.expand(count, -1).clone() for row in start)
-    noise = torch.randn(params.shape, generator=torch.Generator().manual_seed(0))
-    return params.add_(noise.to(params), alpha=apart), buffers
 
 
 def _try(engine: Engine, rows: Rows, batch: Batch) -> _Trial:
@@ -360,18 +250,3 @@ def _exact(device: torch.device) -> AbstractContextManager[None]:
     if device.type != "cuda":
         return nullcontext()
     return torch.backends.cudnn.flags(enabled=torch.backends.cudnn.enabled, allow_tf32=False)
-
-
-def _seconds(engine: Engine, rows: Rows, batch: Batch) -> float:
-    """The shortest time of an iteration, per row, after a warm-up."""
-    params, buffers = rows
-    some = batch.some(slice(len(params)))
-    times: list[float] = []
-    while len(times) < 2 or sum(times[1:]) < _MOMENT:
-        began = perf_counter()
-        for found in engine(params, buffers, some):
-            list(found.pieces)
-        if params.is_cuda:
-            torch.cuda.synchronize(params.device)
-        times.append(perf_counter() - began)
-    return min(times[1:]) / len(params)
