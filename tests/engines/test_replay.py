@@ -11,8 +11,9 @@ from tests.engines.test_fused import OWN, problem, small
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from partavg import Schedule, Simulation, iid
+from partavg import SGD, Schedule, Simulation, adamw, diloco, iid
 from partavg.core.loop import Batch
+from partavg.core.participation import Participation
 from partavg.engines.fused import Fused, replay
 from partavg.engines.fused.replay import Replayed
 from partavg.engines.model import RowModel
@@ -91,6 +92,46 @@ def test_losses_of_numbers_are_replayed(loss: Any, monkeypatch: pytest.MonkeyPat
     rows = [row.repeat(3, 1) for row in model.start()]
     batches = [Batch(torch.randn(3, 6, 4), torch.randn(3, 6, 2), torch.arange(3))] * CALLS
     assert replays(both(monkeypatch, model, rows, batches)) == [True]
+
+
+TRAININGS: dict[str, dict[str, Any]] = {
+    "redraws": {"participation": Participation(6, 3, 8)},
+    "listening, in turn": {"participation": Participation(6, 3, 8, "listen", rolling=True)},
+    "frozen": {"buffers": "frozen", "freeze_at": 12},
+    "personal": {"local": ("3.weight", "3.bias")},
+    "delayed": {"delay": 2},
+    "outer steps": {"solver": diloco(lr=0.5)},
+    "Adam": {"solver": adamw(weight_decay=0.1)},
+}
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_whole_trainings_are_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"solver": SGD(momentum=0.9), **TRAININGS[name]}
+    torch.manual_seed(0)
+    x, y = torch.randn(90, 4), torch.randint(3, (90,))
+    x[:2], y[:3] = x[:2] * 40, -100
+
+    def trained() -> tuple[Fused, list[Tensor]]:
+        torch.manual_seed(1)
+        norm = nn.BatchNorm1d(5)
+        net = nn.Sequential(nn.Linear(4, 5), norm, nn.Dropout(0.2), nn.Linear(5, 3))
+        split = [torch.arange(90)[client::6] for client in range(6)]
+        made = Simulation(
+            net, F.cross_entropy, (x, y), split, schedule=Schedule.partial(4), lr=0.1, batch=5,
+            engine="fused", **options,
+        )  # fmt: skip
+        found = [record.losses for record in made.train(30)]
+        saved = made.state()
+        made.load(saved)
+        found += [record.losses for record in made.train(40)]
+        return made._engine, [*found, made.workers.params, made.workers.buffers]  # type: ignore[return-value]
+
+    engine, found = trained()
+    assert any(replays(engine))
+    monkeypatch.setattr(replay, "_SHORT", 0)
+    _, expected = trained()
+    assert all(map(torch.equal, found, expected))
 
 
 @pytest.mark.parametrize("options", [{}, {"dropout": 0.3, "positions": "learned", "bias": True}])
