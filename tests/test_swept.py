@@ -163,6 +163,16 @@ def test_a_folder_keeps_to_its_sweep(tmp_path: Path) -> None:
     assert begun.tests.run("partial", 1).summary["steps"] == 30
 
 
+def test_a_function_that_changed_does_not_go_on(tmp_path: Path) -> None:
+    def other(schedule: Any, seed: int, samples: Any, lr: float) -> partavg.Simulation:
+        return simulation(schedule, seed, samples, lr * 2)
+
+    few = {**GIVEN, "grid": {"lr": [0.5]}, "seeds": 1}
+    partavg.sweep(**few, out=tmp_path)
+    with pytest.raises(ValueError, match="was started with training.lr"):
+        partavg.sweep(**{**few, "simulation": other}, out=tmp_path, resume=True)
+
+
 def test_training_on_other_samples_than_given_is_refused(tmp_path: Path) -> None:
     def cheats(schedule: Any, seed: int, samples: Any, lr: float) -> partavg.Simulation:
         return simulation(schedule, seed, partavg.as_samples(TRAIN), lr)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from shutil import rmtree
 from typing import Any
 
 from rich.console import Console
@@ -30,12 +29,11 @@ from partavg.simulation_run import SimulationRun, in_python
 from partavg.sinks.progress import Display
 from partavg.starts import Engines, Starts
 from partavg.sweeps.outcome import note_diverged, why_diverged
-from partavg.sweeps.plan import PLAN, Sweep
+from partavg.sweeps.place import ENGINES, check_free, clear
+from partavg.sweeps.plan import Sweep
 from partavg.sweeps.runner import Clock, Sweeping, Task
 from partavg.sweeps.search import Halving, Listed, Search
 from partavg.sweeps.space import Axis, Point
-
-_ENGINES = "engines.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +152,15 @@ def sweep(
                 f"{', '.join(settings)} that makes a simulation: {problem}"
             )
         check_page(path / "report.html", force=force or resume)
-        _check_folder(planned, resume=resume, force=force)
+        check_free(planned, resume=resume, force=force)
         sweeping = Sweeping(planned, _search(planned, until, every))
-    planned.write()
+        if planned.begun and force:
+            clear(planned)
     with shown_here() as display:
         trains = _Trains(planned, simulation, chosen, until, every, metrics, judged, display)
+        if planned.begun:
+            _check_unchanged(sweeping, trains)
+        planned.write()
         clock = Clock(sweeping)
         display.say(str(clock))
         sweeping.work(trains, announced(sweeping, display, clock))
@@ -189,12 +191,20 @@ class _Trains:
         self._simulation, self._schemes, self._until = simulation, schemes, until
         self._every, self._metrics, self._display = every, metrics, display
         self._some, self._all, self._held, self._test = judged
-        self._file = planned.out / _ENGINES
+        self._file = planned.out / ENGINES
         self._engines = _engines(self._file)
         self._starts: dict[tuple[Point, bool], Starts] = {}
 
     def __call__(self, task: Task) -> None:
         """Train a task from where it was left."""
+        session = self.session(task)
+        try:
+            train_shown(session, task.label, self._display, group="sweep", until=task.until)
+        except Diverged as error:
+            note_diverged(task.entry, str(error))
+
+    def session(self, task: Task) -> SimulationRun:
+        """A task as it is to be trained; a ValueError if its folder holds another run."""
         entry, samples = task.entry, self._all if task.tests else self._some
         settings = dict(task.point)
         made = self._simulation(self._schemes[entry.scheme], entry.seed, samples, **settings)
@@ -206,7 +216,7 @@ class _Trains:
                 f"{samples.size}: train on those, or settings are chosen on what was trained on"
             )
         write_json(self._file, self._engines)
-        session = SimulationRun(
+        return SimulationRun(
             made,
             self._until,
             test=self._test if task.tests else self._held,
@@ -216,10 +226,6 @@ class _Trains:
             resume=entry.folder.exists,
             judged_on="test" if task.tests else "validation",
         )
-        try:
-            train_shown(session, task.label, self._display, group="sweep", until=task.until)
-        except Diverged as error:
-            note_diverged(entry, str(error))
 
 
 def _held(train: Samples, validation: Any) -> tuple[Samples, Samples]:
@@ -252,19 +258,18 @@ def _axis(key: Any, values: Any) -> Axis:
     return Axis.listed(key, list(values))
 
 
-def _check_folder(planned: Sweep, *, resume: bool, force: bool) -> None:
-    """Raise a ValueError for a folder that holds a sweep which is not to go on; begin it again."""
-    if (planned.out / PLAN).exists() and force:
-        for name in ("tune", "test", "locks"):
-            rmtree(planned.out / name, ignore_errors=True)
-        for name in (PLAN, _ENGINES, "optuna.journal"):
-            (planned.out / name).unlink(missing_ok=True)
-    elif (planned.out / PLAN).exists() and not resume:
-        raise ValueError(
-            f"{planned.out} holds a sweep: use --resume to continue it, --force to begin again, or "
-            f"another --out"
-        )
-    planned.check_same()
+def _check_unchanged(sweeping: Sweeping, trains: _Trains) -> None:
+    """Raise a ValueError if the function makes other simulations than it did.
+
+    It is asked for one finished tuning run and one test of each scheme: all would take long, and
+    others may be at work on those that are open.
+    """
+    asked = set()
+    for task in sweeping.begun():
+        kind = task.entry.scheme, task.tests
+        if task.entry.folder.finished and kind not in asked:
+            asked.add(kind)
+            trains.session(task)
 
 
 def _search(planned: Sweep, until: int, every: int) -> Search:

@@ -73,6 +73,12 @@ def test_validation_samples_are_held_out_of_tuning_runs_only(tmp_path: Path):
     assert planned.testing("partial", point).training.validation == 0
 
 
+def test_a_recipe_that_holds_samples_out_is_tested_on_the_test_set(tmp_path: Path):
+    held = recipes.load("demo", ["training.validation=0.2"])
+    planned = sweep(tmp_path, recipe=held)
+    assert planned.testing("partial", planned.points[0]).training.validation == 0
+
+
 @pytest.mark.parametrize("search", ["listed", "halving"])
 def test_settings_are_chosen_by_the_mean_of_seeds_and_tested_with_others(
     tmp_path: Path, search: str

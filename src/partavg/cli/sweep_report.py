@@ -22,11 +22,11 @@ from partavg.report.tried import of_tried
 from partavg.sinks.progress import Display
 from partavg.sweeps.findings import Tuned, lost, said, tested, tuned
 from partavg.sweeps.outcome import outcome
+from partavg.sweeps.place import RESULTS
 from partavg.sweeps.runner import Clock, Sweeping
 from partavg.sweeps.space import called
 from partavg.verdict import name, verdict
 
-RESULTS = "sweep.csv"
 _HEAD = ("scheme", "best settings", "on validation samples", "settings tried", "diverged")
 
 
@@ -50,9 +50,9 @@ def announced(sweeping: Sweeping, shown: Display, clock: Clock) -> Callable[[], 
 
             for entry in sweeping.tests(one.scheme):
                 found = outcome(entry.folder)
-                if found is None or entry in known:
+                if found is None or entry.folder.path in known:
                     continue
-                known.add(entry)
+                known.add(entry.folder.path)
                 if not quiet:
                     ended = "diverged" if found.diverged else "tested"
                     shown.say(f"{one.scheme} seed {entry.seed}: {ended} ({clock})")

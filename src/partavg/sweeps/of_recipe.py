@@ -53,12 +53,11 @@ class RecipeSweep(Sweep):
         return replace(config, training=training, checkpoints=checkpoints)
 
     def testing(self, scheme: str, point: Point, seed: int | None = None) -> Config:
-        """The same on the test set."""
+        """The same on the test set, trained on all samples, whatever the recipe holds out."""
         chosen = replace(self.recipe, overrides=(*self.recipe.overrides, *overrides(point)))
         config = configured(chosen, scheme)
-        if seed is None:
-            return config
-        return replace(config, training=replace(config.training, seed=seed))
+        given = config.training.seed if seed is None else seed
+        return replace(config, training=replace(config.training, seed=given, validation=0.0))
 
     def config(self, task: Task) -> Config:
         """The settings of a task."""
