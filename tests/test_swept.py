@@ -169,7 +169,7 @@ def test_a_function_that_changed_does_not_go_on(tmp_path: Path) -> None:
 
     few = {**GIVEN, "grid": {"lr": [0.5]}, "seeds": 1}
     partavg.sweep(**few, out=tmp_path)
-    with pytest.raises(ValueError, match="was started with training.lr"):
+    with pytest.raises(ValueError, match="was started with training"):
         partavg.sweep(**{**few, "simulation": other}, out=tmp_path, resume=True)
 
 

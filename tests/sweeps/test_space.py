@@ -29,6 +29,14 @@ def test_of_a_larger_grid_as_many_are_drawn_as_the_budget_has():
     assert points(axes, 20, seed=3) == every
 
 
+def test_a_huge_grid_needs_a_budget_and_is_not_listed():
+    values = ",".join(str(k) for k in range(1, 1001))
+    axes = axes_of([f"model.{key}={values}" for key in "abcd"])
+    with pytest.raises(ValueError, match="say by --budget"):
+        points(axes, None, seed=0)
+    assert len(set(points(axes, 20, seed=0))) == 20
+
+
 def test_a_larger_budget_keeps_the_first_draws():
     axes = axes_of(["training.lr=loguniform(0.01, 1)", "solver.momentum=0.0,0.9"])
     assert points(axes, 12, seed=1)[:5] == points(axes, 5, seed=1)

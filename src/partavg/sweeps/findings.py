@@ -44,7 +44,9 @@ class Tuned:
         if self.chosen is None:
             return []
         values = dict(self.chosen.trial.point)
-        found = ((axis, axis.edge(values[axis.key])) for axis in self.axes)
+        tried = [dict(one.trial.point) for one in self.tried]
+        axes = [axis.of_those([point[axis.key] for point in tried]) for axis in self.axes]
+        found = ((axis, axis.edge(values[axis.key])) for axis in axes)
         return [
             f"{axis.key} = {values[axis.key]:g} is the {edge} tried of {self.scheme}"
             for axis, edge in found
@@ -101,7 +103,7 @@ def said(found: Sequence[Tuned]) -> list[str]:
     sentences += _at_one_setting(found)
     edges = [edge for one in found for edge in one.edges()]
     if edges:
-        sentences.append(f"At an edge: {'; '.join(edges)}. Widen the grid there and sweep again.")
+        sentences.append(f"At an edge: {'; '.join(edges)}. Try values beyond and sweep again.")
     failed = [one.scheme for one in found if one.tried and not one.chosen]
     if failed:
         sentences.append(

@@ -1,5 +1,6 @@
 """Sweeps of recipes: what the settings that are tried make of a recipe."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -91,9 +92,11 @@ def grid_around(recipe: Recipe, key: str, factors: Sequence[float]) -> str:
 
 
 def around(value: float, factors: Sequence[float]) -> str:
-    """Values around a number, as a grid has them.
+    """Values around a number, as a grid has them; around a whole one those that are whole.
 
-    >>> around(0.1, (0.5, 1, 2))
-    '0.05,0.1,0.2'
+    >>> around(0.1, (0.5, 1, 2)), around(3, (0.5, 1, 2))
+    ('0.05,0.1,0.2', '2,3,6')
     """
+    if isinstance(value, int):
+        return ",".join(map(str, sorted({math.ceil(value * factor) for factor in factors})))
     return ",".join(f"{float(f'{value * factor:.6g}')!r}" for factor in factors)

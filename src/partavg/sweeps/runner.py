@@ -117,7 +117,7 @@ class Sweeping:
         for trial in chain(self.search.open(scheme), iter(lambda: self.search.more(scheme), None)):
             for entry in trial.entries:
                 if trial.outcome is None:  # where one seed diverged the others tell nothing more
-                    label = f"{scheme} {entry.folder.path.name[3:]}"
+                    label = f"{scheme} {entry.folder.path.name.partition('-')[2]}"
                     yield Task(entry, trial.point, label, trial.until)
             if trial.outcome:
                 self.search.tell(scheme, trial)

@@ -4,8 +4,8 @@ import math
 import re
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import islice, product
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ Point = tuple[tuple[str, Any], ...]
 
 _DRAWN = re.compile(r"(\w+)\(([^()]*)\)")
 _RANGES = ("uniform", "loguniform")
+_MOST = 10_000  # settings of a scheme
 _FIXED = {
     "training.seed": "fresh seeds are what settings are tested with",
     "training.scale": "settings are compared with one budget",
@@ -104,6 +105,10 @@ class Axis:
             return float(f"{math.exp(generator.uniform(math.log(low), math.log(high))):.4g}")
         return float(f"{generator.uniform(low, high):.4g}")
 
+    def of_those(self, tried: Sequence[Any]) -> "Axis":
+        """The axis of the values that were tried, where a budget left some of a list out."""
+        return replace(self, values=tuple(value for value in self.values if value in tried))
+
     def edge(self, value: Any) -> str:
         """Whether the best value is the "smallest" or the "largest" of those tried; empty if not.
 
@@ -147,14 +152,23 @@ def points(axes: Sequence[Axis], most: int | None, seed: int) -> list[Point]:
                 "values that are drawn never end: say by --budget how many runs to use"
             )
         return _draws(axes, most, seed)
-    size = math.prod(len(axis.values) for axis in axes)
-    every = product(*(axis.values for axis in axes))
+    sizes = [len(axis.values) for axis in axes]
+    size = math.prod(sizes)
+    if min(size, most or size) > _MOST:
+        raise ValueError(
+            f"{min(size, most or size)} settings for each scheme are more than {_MOST}: list fewer "
+            f"values, or say by --budget how many runs to use"
+        )
     if most is None or size <= most:
+        every = product(*(axis.values for axis in axes))
         return [tuple(zip((a.key for a in axes), values, strict=True)) for values in every]
     generator = np.random.default_rng(fold(seed, "sweep"))
-    kept = set(generator.choice(size, most, replace=False).tolist())
-    chosen = (values for place, values in enumerate(islice(every, size)) if place in kept)
-    return [tuple(zip((a.key for a in axes), values, strict=True)) for values in chosen]
+    kept = np.sort(generator.choice(size, most, replace=False))
+    places = zip(*(each.tolist() for each in np.unravel_index(kept, sizes)), strict=True)
+    return [
+        tuple((axis.key, axis.values[at]) for axis, at in zip(axes, place, strict=True))
+        for place in places
+    ]
 
 
 def _draws(axes: Sequence[Axis], count: int, seed: int) -> list[Point]:
