@@ -154,12 +154,15 @@ def sweep(
         check_page(path / "report.html", force=force or resume)
         check_free(planned, resume=resume, force=force)
         sweeping = Sweeping(planned, _search(planned, until, every))
+    known = {} if force else _engines(planned.out / ENGINES)
+    with shown_here() as display:
+        trains = _Trains(planned, simulation, chosen, until, every, metrics, judged, display, known)
+        if planned.begun and not force:
+            _check_unchanged(sweeping, trains)
+        else:
+            _try_out(planned, settings, trains)
         if planned.begun and force:
             clear(planned)
-    with shown_here() as display:
-        trains = _Trains(planned, simulation, chosen, until, every, metrics, judged, display)
-        if planned.begun:
-            _check_unchanged(sweeping, trains)
         planned.write()
         clock = Clock(sweeping)
         display.say(str(clock))
@@ -187,12 +190,13 @@ class _Trains:
         metrics: Asked,
         judged: tuple[Samples, Samples, Samples, Samples],
         display: Display,
+        engines: Engines,
     ) -> None:
         self._simulation, self._schemes, self._until = simulation, schemes, until
         self._every, self._metrics, self._display = every, metrics, display
         self._some, self._all, self._held, self._test = judged
         self._file = planned.out / ENGINES
-        self._engines = _engines(self._file)
+        self._engines = engines
         self._starts: dict[tuple[Point, bool], Starts] = {}
 
     def __call__(self, task: Task) -> None:
@@ -203,8 +207,11 @@ class _Trains:
         except Diverged as error:
             note_diverged(task.entry, str(error))
 
-    def session(self, task: Task) -> SimulationRun:
-        """A task as it is to be trained; a ValueError if its folder holds another run."""
+    def session(self, task: Task, *, kept: bool = True) -> SimulationRun:
+        """A task as it is to be trained; a ValueError if its folder holds another run.
+
+        What is not `kept` leaves nothing behind.
+        """
         entry, samples = task.entry, self._all if task.tests else self._some
         settings = dict(task.point)
         made = self._simulation(self._schemes[entry.scheme], entry.seed, samples, **settings)
@@ -215,15 +222,19 @@ class _Trains:
                 f"the simulation trains on {made.samples.size} samples, and the function was given "
                 f"{samples.size}: train on those, or settings are chosen on what was trained on"
             )
-        write_json(self._file, self._engines)
+        judged = self._test if task.tests else self._held
+        if kept:
+            write_json(self._file, self._engines)
+        else:
+            made.evaluate(as_samples(judged.some(slice(2)), dtype=made.workers.params.dtype))
         return SimulationRun(
             made,
             self._until,
-            test=self._test if task.tests else self._held,
+            test=judged,
             every=self._every,
             metrics=self._metrics,
-            out=entry.folder.path,
-            resume=entry.folder.exists,
+            out=entry.folder.path if kept else None,
+            resume=kept and entry.folder.exists,
             judged_on="test" if task.tests else "validation",
         )
 
@@ -256,6 +267,17 @@ def _axis(key: Any, values: Any) -> Axis:
             f"'loguniform(0.01, 1)'"
         )
     return Axis.listed(key, list(values))
+
+
+def _try_out(planned: Sweep, settings: Mapping[str, Any], trains: _Trains) -> None:
+    """Raise a ValueError for a simulation, samples or metrics that will not do.
+
+    It is said before anything is written or removed, and not when the first test begins.
+    """
+    point = tuple(settings.items())
+    for scheme in planned.schemes:
+        trains.session(Task(planned.trial(scheme, 0, point)[0], point), kept=False)
+    trains.session(Task(planned.tests(planned.schemes[0])[0], point, tests=True), kept=False)
 
 
 def _check_unchanged(sweeping: Sweeping, trains: _Trains) -> None:

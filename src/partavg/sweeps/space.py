@@ -65,6 +65,7 @@ class Axis:
     def listed(cls, key: str, values: Sequence[Any], text: str = "") -> "Axis":
         """An axis of some values: numbers, texts, truth values, or lists of these."""
         text = text or key
+        values = [value.item() if getattr(value, "ndim", None) == 0 else value for value in values]
         if not values:
             raise ValueError(f"grid {text!r} has no value: list some, like training.lr=0.1,0.2")
         strange = [
