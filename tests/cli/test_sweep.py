@@ -52,6 +52,11 @@ def test_sweep(recipe: Path, tmp_path: Path) -> None:
     page = (tmp_path / "out/report.html").read_text()
     assert "Accuracy on validation samples against training.lr" in page
     assert "Chosen on validation samples" in page
+    partavg("report", "out", "--csv", "tests.csv", cwd=tmp_path)
+    assert (tmp_path / "out/report.html").read_text() == page, "of the sweep, as it was"
+    assert (tmp_path / "out/test/report.html").exists()
+    table = csv.DictReader(io.StringIO((tmp_path / "tests.csv").read_text()))
+    assert [row["scheme"] for row in table] == ["periodic", "partial"]
     refused = partavg("sweep", recipe, *SWEEP, "--out", "out", cwd=tmp_path, code=2)
     assert "holds a sweep: use --resume" in refused.stderr
     again = ("sweep", recipe, *SWEEP, "--seeds", 3, "--out", "out", "--resume")

@@ -20,7 +20,7 @@ from partavg.report.sensitivity import sensitivity
 from partavg.report.table import TextTable
 from partavg.report.tried import of_tried
 from partavg.sinks.progress import Display
-from partavg.sweeps.findings import Tuned, lost, said, tested, tuned
+from partavg.sweeps.findings import Tuned, lost, said, spent, tested, tuned
 from partavg.sweeps.outcome import outcome
 from partavg.sweeps.place import RESULTS
 from partavg.sweeps.runner import Clock, Sweeping
@@ -91,7 +91,7 @@ def ended(sweeping: Sweeping) -> Ended:
     sentences = said(found)
     if results:
         sentences.insert(1, f"On the test set, with fresh seeds: {verdict(results)}")
-    sentences += lost(sweeping)
+    sentences += [*lost(sweeping), *spent(results)]
     write_csv(out / RESULTS, found)
     entries = [entry for one in found for entry in sweeping.tests(one.scheme)]
     runs = of_entries([entry for entry in entries if entry.folder.finished])  # `lost` has others

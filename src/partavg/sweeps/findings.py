@@ -112,6 +112,17 @@ def said(found: Sequence[Tuned]) -> list[str]:
     return sentences
 
 
+def spent(found: Sequence[Result]) -> list[str]:
+    """What private runs did not count."""
+    known = [summary.keys() for result in found for summary in result.summaries]
+    if not any({"epsilon", "epsilon_local"} & keys for keys in known):
+        return []
+    return [
+        "Each ε is of one run: every other run of this sweep is another release about the same "
+        "clients, and what they cost adds up."
+    ]
+
+
 def lost(sweeping: Sweeping) -> list[str]:
     """Which tests diverged with the settings that were chosen."""
     found = []
@@ -140,8 +151,10 @@ def _at_one_setting(found: Sequence[Tuned]) -> list[str]:
         return []
     gaps = {value: (ours[value] - theirs[value]) * metric.scale for value in both}
     low, high = min(gaps, key=gaps.__getitem__), max(gaps, key=gaps.__getitem__)
-    form = f"+{metric.form}"
+    least, most = (f"{gaps[value]:+{metric.form}}".replace("-", "−") for value in (low, high))
+    if least == most:
+        return []
     return [
-        f"At one common {axis.key} partial − periodic would have been anything from "
-        f"{gaps[low]:{form}} (at {low:g}) to {gaps[high]:{form}} (at {high:g}).".replace("-", "−")
+        f"At one common {axis.key} partial − periodic would have been anything from {least} (at "
+        f"{low:g}) to {most} (at {high:g})."
     ]

@@ -3,7 +3,7 @@
 from pathlib import Path
 from shutil import rmtree
 
-from partavg.sweeps.plan import Sweep
+from partavg.sweeps.plan import PLAN, Sweep
 
 RESULTS, ENGINE, ENGINES = "sweep.csv", "engine.toml", "engines.json"
 JOURNAL, HELPERS = "optuna.journal", "helpers.log"
@@ -37,6 +37,12 @@ def clear(sweep: Sweep) -> None:
     rmtree(sweep.out / "locks", ignore_errors=True)
     for path in (*(sweep.out / name for name in _WRITTEN), sweep.path):
         path.unlink(missing_ok=True)
+
+
+def tests_of(folder: Path) -> Path:
+    """Where the tests of a sweep are, which are what is compared; another folder is itself."""
+    tests = folder / "test"
+    return tests if (folder / PLAN).is_file() and tests.is_dir() else folder
 
 
 def _check_strangers(out: Path) -> None:
