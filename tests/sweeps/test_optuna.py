@@ -32,6 +32,16 @@ def test_sweeps_of_one_recipe_in_one_database_are_apart(tmp_path: Path) -> None:
         assert sweeping.chosen("partial")
 
 
+def test_of_processes_that_begin_together_one_says_which_study_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = of_four(tmp_path).stored()
+    looks = iter([False])  # as it was when the other looked
+    late = property(lambda sweep: next(looks, sweep.path.exists()))
+    monkeypatch.setattr(Sweep, "begun", late)
+    assert of_four(tmp_path).stored() == first
+
+
 def test_runs_that_are_gone_are_trained_again(tmp_path: Path) -> None:
     planned = of_four(tmp_path)
     before = worked(planned)[0].chosen("partial").trial

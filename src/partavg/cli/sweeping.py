@@ -122,7 +122,10 @@ def prepared(
     """A sweep that can begin; a ValueError says what is wrong with it."""
     datasets = Datasets(folder)
     sweep.check()
-    check_free(sweep, resume=resume or _joins(), force=force)
+    if _joins():
+        sweep.check_same()  # what is there the leader may be writing now
+    else:
+        check_free(sweep, resume=resume, force=force)
     search = search_of(sweep, datasets, storage)
     for scheme in sweep.schemes:
         for point in sweep.points if sweep.search != "optuna" else ():

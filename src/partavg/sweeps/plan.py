@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from partavg.comparison import StartedRun, check_scheme_name
 from partavg.folder import RunFolder, write_json
+from partavg.sweeps.claim import claim
 from partavg.sweeps.space import Axis, Point, called, points
 
 PLAN = "sweep.json"
@@ -120,10 +121,12 @@ class Sweep:
         return self.path.exists()
 
     def write(self) -> None:
-        """Say in the folder what this sweep is, once."""
-        if not self.begun:
-            own = {"study": uuid4().hex[:8]} if self.search == "optuna" else {}
-            write_json(self.path, {**self.described(), **own})
+        """Say in the folder what this sweep is, once: of processes that begin together one does."""
+        own = {"study": uuid4().hex[:8]} if self.search == "optuna" else {}
+        while not self.begun:
+            with claim(self.path, self.out / "locks") as ours:
+                if ours and not self.begun:
+                    write_json(self.path, {**self.described(), **own})
 
     def stored(self) -> Mapping[str, Any]:
         """What the folder says of the sweep in it; a ValueError if that is none of ours."""
