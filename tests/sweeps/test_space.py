@@ -71,6 +71,9 @@ def test_draws_need_a_budget():
         ("training.lr=loguniform(0.1, inf)", "above 0"),
         ("training.seed=0,1", "cannot be tuned"),
         ("training.steps=10,20", "one budget"),
+        ("engine.name=looped,vmapped", "all runs of a sweep compute"),
+        ("data.name=imdb,svhn", "one task"),
+        ("metrics.evaluate_every=1,2", "what is measured"),
     ],
 )
 def test_what_is_no_grid_gets_a_sentence(text: str, sentence: str):

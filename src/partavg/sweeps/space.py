@@ -26,8 +26,13 @@ _FIXED = {
     "training.steps": "settings are compared with one budget",
     "training.epochs": "settings are compared with one budget",
     "training.validation": "it is what settings are chosen on; use --validation",
-    "data.name": "settings are compared on one task",
     "split.name": "settings are compared on one task",
+}
+_FIXED_SECTIONS = {
+    "data": "settings are compared on one task",
+    "engine": "all runs of a sweep compute in the same way",
+    "metrics": "settings are compared by what is measured of all",
+    "checkpoints": "what is saved changes no result",
 }
 
 
@@ -55,8 +60,9 @@ class Axis:
                 f"grid {text!r} is not of the form key=value,value: use training.lr=0.1,0.2 or "
                 f"training.lr=loguniform(0.01, 1)"
             )
-        if key in _FIXED:
-            raise ValueError(f"{key} cannot be tuned: {_FIXED[key]}")
+        section, dot, _ = key.partition(".")
+        if why := _FIXED.get(key) or (dot and _FIXED_SECTIONS.get(section)):
+            raise ValueError(f"{key} cannot be tuned: {why}")
         if found := _DRAWN.fullmatch(given):
             return cls._drawn(key, *found.groups())
         return cls.listed(key, _values(given), text)
