@@ -182,6 +182,12 @@ def test_what_stopped_early_in_halving_is_not_chosen_though_it_was_better_then(t
     assert [one.trial.until for one in search.tried("partial")] == [None, None, 30, 30]
 
 
+def test_names_of_own_files_can_be_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text("def one(): ...\ndef other(): ...\n")
+    sweep(tmp_path / "out", "model.name=own.py:one,own.py:other").check()
+
+
 @pytest.mark.parametrize(
     ("grids", "options", "sentence"),
     [

@@ -98,6 +98,8 @@ def test_the_best_value_at_the_border_is_noticed():
     grid, drawn = Axis.parse("a.b=0.1,0.4,0.2"), Axis.parse("a.b=loguniform(0.01, 1)")
     assert [grid.edge(v) for v in (0.1, 0.2, 0.4)] == ["smallest", "", "largest"]
     assert [drawn.edge(v) for v in (0.011, 0.1, 0.99)] == ["smallest", "", "largest"]
+    tried = drawn.of_those([0.012, 0.011, 0.5, 0.9])
+    assert [tried.edge(v) for v in (0.011, 0.012, 0.5, 0.9)] == ["smallest", "", "", "largest"]
     assert Axis.parse("a.b=0.1").edge(0.1) == ""
     assert Axis.parse("a.b=channel,layer").edge("layer") == ""
 

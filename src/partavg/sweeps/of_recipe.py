@@ -39,12 +39,18 @@ class RecipeSweep(Sweep):
 
     def _check_taken(self, scheme: str, key: str, value: Any) -> None:
         """Raise a ValueError for a setting that cannot be, or that a scheme sets itself."""
-        made = settings(self.tuning(scheme, ((key, value),)))
-        if key.count(".") == 1 and made.get(key) != value:
+        point: Point = ((key, value),)
+        wanted = settings(self._with(point).config(scheme)).get(key)
+        made = settings(self.tuning(scheme, point)).get(key)
+        if made != wanted:
             raise ValueError(
                 f"{key} = {value!r} would be taken by no run of {scheme}, which sets it to "
-                f"{made.get(key)!r}: tune other settings, or leave that scheme out"
+                f"{made!r}: tune other settings, or leave that scheme out"
             )
+
+    def _with(self, point: Point) -> Recipe:
+        """The recipe with some settings."""
+        return replace(self.recipe, overrides=(*self.recipe.overrides, *overrides(point)))
 
     def tuning(self, scheme: str, point: Point, seed: int | None = None) -> Config:
         """The settings of a run that is judged on validation samples."""
@@ -55,8 +61,7 @@ class RecipeSweep(Sweep):
 
     def testing(self, scheme: str, point: Point, seed: int | None = None) -> Config:
         """The same on the test set, trained on all samples, whatever the recipe holds out."""
-        chosen = replace(self.recipe, overrides=(*self.recipe.overrides, *overrides(point)))
-        config = configured(chosen, scheme)
+        config = configured(self._with(point), scheme)
         given = config.training.seed if seed is None else seed
         return replace(config, training=replace(config.training, seed=given, validation=0.0))
 

@@ -113,13 +113,14 @@ class Axis:
         return float(f"{generator.uniform(low, high):.4g}")
 
     def of_those(self, tried: Sequence[Any]) -> "Axis":
-        """The axis of the values that were tried, where a budget left some of a list out."""
-        return replace(self, values=tuple(value for value in self.values if value in tried))
+        """The axis of the values that were tried: those drawn, or of a list what a budget left."""
+        known = tried if self.ends else [value for value in self.values if value in tried]
+        return replace(self, values=tuple(known))
 
     def edge(self, value: Any) -> str:
         """Whether the best value is the "smallest" or the "largest" of those tried; empty if not.
 
-        Of numbers that are drawn those are at an edge which lie in a tenth of the range there.
+        Numbers that are drawn must lie in a tenth of the range there, too.
         """
         if self.ends is None:
             numbers = sorted(v for v in self.values if _is_number(v))
@@ -128,7 +129,10 @@ class Axis:
             return {numbers[0]: "smallest", numbers[-1]: "largest"}.get(value, "")
         low, high, at = (math.log(v) if self.log else v for v in (*self.ends, value))
         place = (at - low) / (high - low)
-        return "smallest" if place < 0.1 else "largest" if place > 0.9 else ""
+        smallest, largest = min(self.values, default=value), max(self.values, default=value)
+        if place < 0.1 and value == smallest:
+            return "smallest"
+        return "largest" if place > 0.9 and value == largest else ""
 
     def __str__(self) -> str:
         """As it was given."""
