@@ -5,6 +5,9 @@ from pathlib import Path
 import pytest
 from tests.sweeps.test_search import Pretended, sweep
 
+from partavg.cli import sweeping
+from partavg.cli.datasets import Datasets
+from partavg.sweeps.claim import claim
 from partavg.sweeps.place import check_free, clear
 from partavg.sweeps.runner import Sweeping
 from partavg.sweeps.search import Listed
@@ -42,3 +45,13 @@ def test_beginning_again_removes_the_sweep_and_nothing_else(tmp_path: Path) -> N
     check_free(planned, resume=False, force=True)
     clear(planned)
     assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == sorted(own)
+
+
+def test_who_comes_second_waits_for_the_engine_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned, path = sweep(tmp_path), tmp_path / "engine.toml"
+    monkeypatch.setattr(sweeping, "sleep", lambda seconds: path.write_text("of the first"))
+    with claim(path, tmp_path / "locks"):
+        sweeping._choose_engine(planned, Datasets(tmp_path))
+    assert path.read_text() == "of the first"

@@ -32,6 +32,7 @@ from partavg.recipes.files import read
 from partavg.session import Diverged
 from partavg.sinks.progress import Display, display
 from partavg.stopping import StopRequest, stop_request
+from partavg.sweeps.claim import claim
 from partavg.sweeps.of_recipe import AROUND, RecipeSweep, grid_around
 from partavg.sweeps.outcome import note_diverged
 from partavg.sweeps.place import ENGINE, HELPERS, check_free, clear
@@ -217,14 +218,21 @@ class _Worker:
 
 
 def _choose_engine(sweep: RecipeSweep, datasets: Datasets) -> None:
-    """Let all runs compute in the same way: an engine is timed once."""
-    if (sweep.out / ENGINE).exists():
-        return
+    """Let all runs compute in the same way: an engine is timed once, by whoever comes first."""
+    path = sweep.out / ENGINE
+    while not path.exists():
+        with claim(path, sweep.out / "locks") as ours:
+            if ours and not path.exists():
+                write_text(path, dump_sections({"engine": _timed(sweep, datasets)}))
+        if not ours:
+            sleep(0.1)
+
+
+def _timed(sweep: RecipeSweep, datasets: Datasets) -> Execution:
     config = sweep.tuning(sweep.schemes[0], _first(sweep))
     device, samples = build.device(config), datasets(config.data)
     simulation = build.simulation(config, samples, device)
-    chosen = execution(config, simulation, device, OneProcess())
-    write_text(sweep.out / ENGINE, dump_sections({"engine": chosen}))
+    return execution(config, simulation, device, OneProcess())
 
 
 def _first(sweep: RecipeSweep) -> tuple[tuple[str, object], ...]:
