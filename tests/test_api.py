@@ -323,7 +323,7 @@ def test_schemes_that_begin_apart_are_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({}, "compare needs schemes"),
+        ({}, "comparison needs schemes"),
         ({"interval": 2, "schemes": {"a": 1}}, "give one of the two"),
         ({"schemes": ["periodic"]}, "is no dict of names"),
         ({"schemes": {"../x": 1}}, "cannot name a folder"),

@@ -5,6 +5,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -79,7 +80,7 @@ def test_settings_are_judged_on_samples_that_nobody_trains_on(tmp_path: Path) ->
         return simulation(schedule, seed, samples, lr)
 
     partavg.sweep(**{**GIVEN, "simulation": noted, "validation": 0.25}, out=tmp_path / "share")
-    assert seen == [150, 150, 200, 200] * 3
+    assert seen == [150] * 3 + [200] + [150, 150, 200, 200] * 3, "some were tried out before"
     judged = [
         json.loads(path.read_text()).get("judged_on", "test")
         for path in sorted((tmp_path / "share").glob("*/**/summary.json"))
@@ -87,7 +88,7 @@ def test_settings_are_judged_on_samples_that_nobody_trains_on(tmp_path: Path) ->
     assert judged == ["test"] * 6 + ["validation"] * 6
     seen.clear()
     partavg.sweep(**{**GIVEN, "simulation": noted, "validation": TEST}, out=tmp_path / "own")
-    assert seen == [200] * 12
+    assert seen == [200] * 16
 
 
 @pytest.mark.parametrize("search", ["listed", "halving", "optuna"])
@@ -140,6 +141,11 @@ def test_what_diverges_is_not_chosen_and_is_told(tmp_path: Path) -> None:
         ({"interval": None}, "needs schemes"),
         ({"resume": True}, "give out"),
         ({"test": None}, "None"),
+        ({"test": (X[:, :3], Y)}, "cannot be computed on inputs"),
+        ({"metrics": ["nix"]}, "metric 'nix' is not known"),
+        ({"grid": {"lr": [-1.0]}}, "lr is -1.0"),
+        ({"interval": 100}, "cannot fill 100 parts"),
+        ({"simulation": lambda schedule, seed, samples, lr: None}, "gave NoneType"),
     ],
 )
 def test_what_cannot_be_swept_gets_a_sentence(
@@ -149,7 +155,7 @@ def test_what_cannot_be_swept_gets_a_sentence(
     with pytest.raises(ValueError, match=sentence) as caught:
         partavg.sweep(**{**GIVEN, **given})
     assert "\n" not in str(caught.value)
-    assert not list(tmp_path.rglob("*.jsonl")), "nothing was trained"
+    assert not list(tmp_path.rglob("*")), "nothing is left behind"
 
 
 def test_a_folder_keeps_to_its_sweep(tmp_path: Path) -> None:
@@ -161,6 +167,28 @@ def test_a_folder_keeps_to_its_sweep(tmp_path: Path) -> None:
         partavg.sweep(**{**few, "until": 30}, out=tmp_path, resume=True)
     begun = partavg.sweep(**{**few, "until": 30}, out=tmp_path, force=True)
     assert begun.tests.run("partial", 1).summary["steps"] == 30
+
+
+def test_a_function_that_changed_does_not_go_on(tmp_path: Path) -> None:
+    def other(schedule: Any, seed: int, samples: Any, lr: float) -> partavg.Simulation:
+        return simulation(schedule, seed, samples, lr * 2)
+
+    few = {**GIVEN, "grid": {"lr": [0.5]}, "seeds": 1}
+    partavg.sweep(**few, out=tmp_path)
+    with pytest.raises(ValueError, match="was started with training"):
+        partavg.sweep(**{**few, "simulation": other}, out=tmp_path, resume=True)
+
+
+def test_values_may_be_those_of_an_array(tmp_path: Path) -> None:
+    grid = {"lr": np.array([0.5, 0.1]), "units": torch.tensor([4, 8])}
+
+    def wide(schedule: Any, seed: int, samples: Any, lr: float, units: int) -> partavg.Simulation:
+        assert type(lr) is float
+        assert type(units) is int
+        return simulation(schedule, seed, samples, lr)
+
+    few = {**GIVEN, "simulation": wide, "grid": grid, "seeds": 1}
+    assert partavg.sweep(**few, out=tmp_path).settings["partial"]["lr"] in (0.5, 0.1)
 
 
 def test_training_on_other_samples_than_given_is_refused(tmp_path: Path) -> None:

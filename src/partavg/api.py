@@ -227,7 +227,7 @@ def named_schemes(given: Mapping[str, Any] | None, interval: int | None) -> dict
     """What is compared, by name."""
     if (given is None) == (interval is None):
         raise ValueError(
-            "compare needs schemes, a dict of names and what your function gets for them, or "
+            "a comparison needs schemes, a dict of names and what your function gets for them, or "
             "interval for the usual three: give one of the two"
         )
     if interval is not None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from shutil import rmtree
 from typing import Any
 
 from rich.console import Console
@@ -30,12 +29,11 @@ from partavg.simulation_run import SimulationRun, in_python
 from partavg.sinks.progress import Display
 from partavg.starts import Engines, Starts
 from partavg.sweeps.outcome import note_diverged, why_diverged
-from partavg.sweeps.plan import PLAN, Sweep
+from partavg.sweeps.place import ENGINES, check_free, clear
+from partavg.sweeps.plan import Sweep
 from partavg.sweeps.runner import Clock, Sweeping, Task
 from partavg.sweeps.search import Halving, Listed, Search
 from partavg.sweeps.space import Axis, Point
-
-_ENGINES = "engines.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +152,18 @@ def sweep(
                 f"{', '.join(settings)} that makes a simulation: {problem}"
             )
         check_page(path / "report.html", force=force or resume)
-        _check_folder(planned, resume=resume, force=force)
+        check_free(planned, resume=resume, force=force)
         sweeping = Sweeping(planned, _search(planned, until, every))
-    planned.write()
+    known = {} if force else _engines(planned.out / ENGINES)
     with shown_here() as display:
-        trains = _Trains(planned, simulation, chosen, until, every, metrics, judged, display)
+        trains = _Trains(planned, simulation, chosen, until, every, metrics, judged, display, known)
+        if planned.begun and not force:
+            _check_unchanged(sweeping, trains)
+        else:
+            _try_out(planned, settings, trains)
+        if planned.begun and force:
+            clear(planned)
+        planned.write()
         clock = Clock(sweeping)
         display.say(str(clock))
         sweeping.work(trains, announced(sweeping, display, clock))
@@ -185,16 +190,28 @@ class _Trains:
         metrics: Asked,
         judged: tuple[Samples, Samples, Samples, Samples],
         display: Display,
+        engines: Engines,
     ) -> None:
         self._simulation, self._schemes, self._until = simulation, schemes, until
         self._every, self._metrics, self._display = every, metrics, display
         self._some, self._all, self._held, self._test = judged
-        self._file = planned.out / _ENGINES
-        self._engines = _engines(self._file)
+        self._file = planned.out / ENGINES
+        self._engines = engines
         self._starts: dict[tuple[Point, bool], Starts] = {}
 
     def __call__(self, task: Task) -> None:
         """Train a task from where it was left."""
+        session = self.session(task)
+        try:
+            train_shown(session, task.label, self._display, group="sweep", until=task.until)
+        except Diverged as error:
+            note_diverged(task.entry, str(error))
+
+    def session(self, task: Task, *, kept: bool = True) -> SimulationRun:
+        """A task as it is to be trained; a ValueError if its folder holds another run.
+
+        What is not `kept` leaves nothing behind.
+        """
         entry, samples = task.entry, self._all if task.tests else self._some
         settings = dict(task.point)
         made = self._simulation(self._schemes[entry.scheme], entry.seed, samples, **settings)
@@ -205,21 +222,21 @@ class _Trains:
                 f"the simulation trains on {made.samples.size} samples, and the function was given "
                 f"{samples.size}: train on those, or settings are chosen on what was trained on"
             )
-        write_json(self._file, self._engines)
-        session = SimulationRun(
+        judged = self._test if task.tests else self._held
+        if kept:
+            write_json(self._file, self._engines)
+        else:
+            made.evaluate(as_samples(judged.some(slice(2)), dtype=made.workers.params.dtype))
+        return SimulationRun(
             made,
             self._until,
-            test=self._test if task.tests else self._held,
+            test=judged,
             every=self._every,
             metrics=self._metrics,
-            out=entry.folder.path,
-            resume=entry.folder.exists,
+            out=entry.folder.path if kept else None,
+            resume=kept and entry.folder.exists,
             judged_on="test" if task.tests else "validation",
         )
-        try:
-            train_shown(session, task.label, self._display, group="sweep", until=task.until)
-        except Diverged as error:
-            note_diverged(entry, str(error))
 
 
 def _held(train: Samples, validation: Any) -> tuple[Samples, Samples]:
@@ -252,19 +269,29 @@ def _axis(key: Any, values: Any) -> Axis:
     return Axis.listed(key, list(values))
 
 
-def _check_folder(planned: Sweep, *, resume: bool, force: bool) -> None:
-    """Raise a ValueError for a folder that holds a sweep which is not to go on; begin it again."""
-    if (planned.out / PLAN).exists() and force:
-        for name in ("tune", "test", "locks"):
-            rmtree(planned.out / name, ignore_errors=True)
-        for name in (PLAN, _ENGINES, "optuna.journal"):
-            (planned.out / name).unlink(missing_ok=True)
-    elif (planned.out / PLAN).exists() and not resume:
-        raise ValueError(
-            f"{planned.out} holds a sweep: use --resume to continue it, --force to begin again, or "
-            f"another --out"
-        )
-    planned.check_same()
+def _try_out(planned: Sweep, settings: Mapping[str, Any], trains: _Trains) -> None:
+    """Raise a ValueError for a simulation, samples or metrics that will not do.
+
+    It is said before anything is written or removed, and not when the first test begins.
+    """
+    point = tuple(settings.items())
+    for scheme in planned.schemes:
+        trains.session(Task(planned.trial(scheme, 0, point)[0], point), kept=False)
+    trains.session(Task(planned.tests(planned.schemes[0])[0], point, tests=True), kept=False)
+
+
+def _check_unchanged(sweeping: Sweeping, trains: _Trains) -> None:
+    """Raise a ValueError if the function makes other simulations than it did.
+
+    It is asked for one finished tuning run and one test of each scheme: all would take long, and
+    others may be at work on those that are open.
+    """
+    asked = set()
+    for task in sweeping.begun():
+        kind = task.entry.scheme, task.tests
+        if task.entry.folder.finished and kind not in asked:
+            asked.add(kind)
+            trains.session(task)
 
 
 def _search(planned: Sweep, until: int, every: int) -> Search:

@@ -37,6 +37,7 @@ def test_sweep(recipe: Path, tmp_path: Path) -> None:
         "report: out/report.html",
     ):
         assert words in done.stdout
+    assert done.stdout.count("seed 2: tested") == 2, "each once"
     tuned = list((tmp_path / "out/tune").glob("*/*/summary.json"))
     assert len(tuned) == 4
     assert all(json.loads(path.read_text())["judged_on"] == "validation" for path in tuned)
@@ -51,6 +52,11 @@ def test_sweep(recipe: Path, tmp_path: Path) -> None:
     page = (tmp_path / "out/report.html").read_text()
     assert "Accuracy on validation samples against training.lr" in page
     assert "Chosen on validation samples" in page
+    partavg("report", "out", "--csv", "tests.csv", cwd=tmp_path)
+    assert (tmp_path / "out/report.html").read_text() == page, "of the sweep, as it was"
+    assert (tmp_path / "out/test/report.html").exists()
+    table = csv.DictReader(io.StringIO((tmp_path / "tests.csv").read_text()))
+    assert [row["scheme"] for row in table] == ["periodic", "partial"]
     refused = partavg("sweep", recipe, *SWEEP, "--out", "out", cwd=tmp_path, code=2)
     assert "holds a sweep: use --resume" in refused.stderr
     again = ("sweep", recipe, *SWEEP, "--seeds", 3, "--out", "out", "--resume")
@@ -102,6 +108,21 @@ def test_an_interrupted_sweep_says_how_to_go_on(recipe: Path, tmp_path: Path) ->
     assert "On the test set" in done.stdout
 
 
+def test_a_sweep_goes_on_with_the_recipe_that_it_had(recipe: Path, tmp_path: Path) -> None:
+    held = recipe.read_text().replace("[training]", "[training]\nvalidation = 0.25")
+    recipe.write_text(held)
+    arguments = ("sweep", recipe, "--grid", "training.lr=0.05", "--schemes", "partial")
+    arguments += ("--seeds", 1, "--jobs", 1, "--out", "out")
+    partavg(*arguments, cwd=tmp_path)
+    tuned = (tmp_path / "out/tune/partial/00-lr=0.05/config.toml").read_text()
+    assert "validation = 0.25" in tuned, "as much as the recipe holds out"
+    partavg(*arguments, "--resume", cwd=tmp_path)
+    for key in ("batch", "steps"):
+        recipe.write_text(held.replace(f"{key} = ", f"{key} = 1"))
+        refused = partavg(*arguments, "--resume", cwd=tmp_path, code=2)
+        assert f"training.{key}" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -115,6 +136,7 @@ def test_an_interrupted_sweep_says_how_to_go_on(recipe: Path, tmp_path: Path) ->
         (["--search", "halving", "--set", "metrics.evaluate_every=0"], "evaluate_every = 0"),
         (["--schemes", "partial,partial"], "name each scheme once"),
         (["--seeds", "0"], "0 seeds"),
+        (["--storage", "sqlite:///trials.db"], "add --search optuna"),
     ],
 )  # fmt: skip
 def test_bad_sweeps_get_a_sentence(

@@ -92,6 +92,10 @@ def test_what_is_not_to_be_compared_has_no_front(tmp_path: Path) -> None:
     make(tmp_path / "a" / "open-seed0", finished=False, rich=False)
     assert of_results(grouped(gather([tmp_path / "a"]))) == []
     assert "pareto-seconds" not in costs(tmp_path / "b", seconds=None)
+    costs(tmp_path / "c")
+    path = tmp_path / "c" / "partial-seed0" / "summary.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"judged_on": "validation"}))
+    assert of_results(grouped(gather([tmp_path / "c"]))) == []
 
 
 def test_the_page_shows_fronts(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from partavg import recipe as recipes
+from partavg.sweeps.findings import tuned
 from partavg.sweeps.of_recipe import RecipeSweep, grid_around
 from partavg.sweeps.outcome import note_diverged
 from partavg.sweeps.runner import Sweeping, Task
@@ -73,6 +74,12 @@ def test_validation_samples_are_held_out_of_tuning_runs_only(tmp_path: Path):
     assert planned.testing("partial", point).training.validation == 0
 
 
+def test_a_recipe_that_holds_samples_out_is_tested_on_the_test_set(tmp_path: Path):
+    held = recipes.load("demo", ["training.validation=0.2"])
+    planned = sweep(tmp_path, recipe=held)
+    assert planned.testing("partial", planned.points[0]).training.validation == 0
+
+
 @pytest.mark.parametrize("search", ["listed", "halving"])
 def test_settings_are_chosen_by_the_mean_of_seeds_and_tested_with_others(
     tmp_path: Path, search: str
@@ -111,6 +118,27 @@ def test_a_budget_is_of_runs_and_not_of_settings(tmp_path: Path) -> None:
     assert len(sweep(tmp_path, grid, budget=12, tune_seeds=2).points) == 3
     with pytest.raises(ValueError, match="use 4 or more"):
         sweep(tmp_path, grid, budget=3, tune_seeds=2).check()
+
+
+def test_the_edge_is_of_what_was_tried(tmp_path: Path):
+    """Of six rates a budget of six runs draws three: those at the ends of these are at an edge."""
+    planned = sweep(tmp_path, "training.lr=0.1,0.2,0.3,0.4,0.5,0.6", budget=6)
+    sweeping = Sweeping(planned, Listed(planned))
+    drawn = [dict(point)["training.lr"] for point in planned.points]
+    sweeping.work(Pretended(lambda scheme, lr: lr if scheme == "partial" else -abs(lr - drawn[1])))
+    known = {one.scheme: one.edges() for one in tuned(sweeping)}
+    assert drawn[-1] < 0.6
+    assert known["partial"] == [f"training.lr = {drawn[-1]} is the largest tried of partial"]
+    assert known["periodic"] == []
+
+
+def test_labels_name_the_settings_whatever_their_number(tmp_path: Path):
+    planned = sweep(tmp_path, f"training.lr={','.join(str(k / 1000) for k in range(1, 102))}")
+    labels = []
+    Sweeping(planned, Listed(planned)).work(
+        lambda task: (labels.append(task.label), note_diverged(task.entry, "too fast"))
+    )
+    assert {"periodic lr=0.001", "partial lr=0.101"} <= set(labels)
 
 
 def test_settings_that_diverge_are_never_chosen(tmp_path: Path):
@@ -154,6 +182,12 @@ def test_what_stopped_early_in_halving_is_not_chosen_though_it_was_better_then(t
     assert [one.trial.until for one in search.tried("partial")] == [None, None, 30, 30]
 
 
+def test_names_of_own_files_can_be_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text("def one(): ...\ndef other(): ...\n")
+    sweep(tmp_path / "out", "model.name=own.py:one,own.py:other").check()
+
+
 @pytest.mark.parametrize(
     ("grids", "options", "sentence"),
     [
@@ -186,6 +220,7 @@ def test_a_folder_keeps_to_its_sweep(tmp_path: Path):
 def test_values_around_a_setting():
     demo = recipes.load("demo")
     assert grid_around(demo, "training.lr", (0.5, 1, 2)) == "training.lr=0.0075,0.015,0.03"
+    assert grid_around(demo, "training.batch", (0.5, 1, 2)) == "training.batch=8,16,32"
     with pytest.raises(ValueError, match=r"unknown key 'training\.rl'"):
         grid_around(demo, "training.rl", (1,))
     with pytest.raises(ValueError, match="no values around"):

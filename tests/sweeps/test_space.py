@@ -29,6 +29,14 @@ def test_of_a_larger_grid_as_many_are_drawn_as_the_budget_has():
     assert points(axes, 20, seed=3) == every
 
 
+def test_a_huge_grid_needs_a_budget_and_is_not_listed():
+    values = ",".join(str(k) for k in range(1, 1001))
+    axes = axes_of([f"model.{key}={values}" for key in "abcd"])
+    with pytest.raises(ValueError, match="say by --budget"):
+        points(axes, None, seed=0)
+    assert len(set(points(axes, 20, seed=0))) == 20
+
+
 def test_a_larger_budget_keeps_the_first_draws():
     axes = axes_of(["training.lr=loguniform(0.01, 1)", "solver.momentum=0.0,0.9"])
     assert points(axes, 12, seed=1)[:5] == points(axes, 5, seed=1)
@@ -63,6 +71,9 @@ def test_draws_need_a_budget():
         ("training.lr=loguniform(0.1, inf)", "above 0"),
         ("training.seed=0,1", "cannot be tuned"),
         ("training.steps=10,20", "one budget"),
+        ("engine.name=looped,vmapped", "all runs of a sweep compute"),
+        ("data.name=imdb,svhn", "one task"),
+        ("metrics.evaluate_every=1,2", "what is measured"),
     ],
 )
 def test_what_is_no_grid_gets_a_sentence(text: str, sentence: str):
@@ -87,6 +98,8 @@ def test_the_best_value_at_the_border_is_noticed():
     grid, drawn = Axis.parse("a.b=0.1,0.4,0.2"), Axis.parse("a.b=loguniform(0.01, 1)")
     assert [grid.edge(v) for v in (0.1, 0.2, 0.4)] == ["smallest", "", "largest"]
     assert [drawn.edge(v) for v in (0.011, 0.1, 0.99)] == ["smallest", "", "largest"]
+    tried = drawn.of_those([0.012, 0.011, 0.5, 0.9])
+    assert [tried.edge(v) for v in (0.011, 0.012, 0.5, 0.9)] == ["smallest", "", "", "largest"]
     assert Axis.parse("a.b=0.1").edge(0.1) == ""
     assert Axis.parse("a.b=channel,layer").edge("layer") == ""
 

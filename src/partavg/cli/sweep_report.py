@@ -20,13 +20,13 @@ from partavg.report.sensitivity import sensitivity
 from partavg.report.table import TextTable
 from partavg.report.tried import of_tried
 from partavg.sinks.progress import Display
-from partavg.sweeps.findings import Tuned, lost, said, tested, tuned
+from partavg.sweeps.findings import Tuned, lost, said, spent, tested, tuned
 from partavg.sweeps.outcome import outcome
+from partavg.sweeps.place import RESULTS
 from partavg.sweeps.runner import Clock, Sweeping
 from partavg.sweeps.space import called
 from partavg.verdict import name, verdict
 
-RESULTS = "sweep.csv"
 _HEAD = ("scheme", "best settings", "on validation samples", "settings tried", "diverged")
 
 
@@ -50,9 +50,9 @@ def announced(sweeping: Sweeping, shown: Display, clock: Clock) -> Callable[[], 
 
             for entry in sweeping.tests(one.scheme):
                 found = outcome(entry.folder)
-                if found is None or entry in known:
+                if found is None or entry.folder.path in known:
                     continue
-                known.add(entry)
+                known.add(entry.folder.path)
                 if not quiet:
                     ended = "diverged" if found.diverged else "tested"
                     shown.say(f"{one.scheme} seed {entry.seed}: {ended} ({clock})")
@@ -91,7 +91,7 @@ def ended(sweeping: Sweeping) -> Ended:
     sentences = said(found)
     if results:
         sentences.insert(1, f"On the test set, with fresh seeds: {verdict(results)}")
-    sentences += lost(sweeping)
+    sentences += [*lost(sweeping), *spent(results)]
     write_csv(out / RESULTS, found)
     entries = [entry for one in found for entry in sweeping.tests(one.scheme)]
     runs = of_entries([entry for entry in entries if entry.folder.finished])  # `lost` has others

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from shutil import rmtree
 from time import sleep
 
 import click
@@ -33,15 +32,16 @@ from partavg.recipes.files import read
 from partavg.session import Diverged
 from partavg.sinks.progress import Display, display
 from partavg.stopping import StopRequest, stop_request
+from partavg.sweeps.claim import claim
 from partavg.sweeps.of_recipe import AROUND, RecipeSweep, grid_around
 from partavg.sweeps.outcome import note_diverged
-from partavg.sweeps.plan import PLAN
+from partavg.sweeps.place import ENGINE, HELPERS, check_free, clear
 from partavg.sweeps.runner import Clock, Sweeping, Task
 from partavg.sweeps.search import Halving, Listed, Search
 from partavg.sweeps.space import axes_of
 
-_ENGINE = "engine.toml"
 _MOST_JOBS = 8
+_VALIDATION = 0.1
 _JOINS = "PARTAVG_JOINS_SWEEP"
 
 
@@ -57,7 +57,7 @@ def sweep_command(
     *,
     resume: bool,
     force: bool,
-    validation: float = 0.1,
+    validation: float | None = None,
     tune_seeds: int = 1,
     budget: int | None = None,
     search: str = "listed",
@@ -72,7 +72,12 @@ def sweep_command(
             raise ValueError("ranks of torchrun share a sweep by its folder: give --out")
         if force and output.launched():
             raise ValueError("--force would remove what other ranks work on: use another --out")
+        if storage and search != "optuna":
+            raise ValueError(f"--storage {storage} is Optuna's: add --search optuna")
         chosen = recipes.load(recipe, overrides)
+        own = chosen.config().training
+        if validation is None:
+            validation = own.validation or _VALIDATION
         named = tuple(name.strip() for name in (schemes or "").split(",") if name.strip())
         sweep = RecipeSweep(
             name=chosen.name,
@@ -81,7 +86,7 @@ def sweep_command(
             axes=axes_of(grids or [grid_around(chosen, "training.lr", AROUND)]),
             seeds=seeds,
             tune_seeds=tune_seeds,
-            first=chosen.config().training.seed,
+            first=own.seed,
             out=out or next_folder("sweep"),
             validation=validation,
             budget=budget,
@@ -117,26 +122,36 @@ def prepared(
 ) -> tuple[Sweeping, Datasets]:
     """A sweep that can begin; a ValueError says what is wrong with it."""
     datasets = Datasets(folder)
-    joins = _joins()
     sweep.check()
-    begun = (sweep.out / PLAN).exists()
-    if begun and force and not joins:
-        for name in ("tune", "test", "locks"):
-            rmtree(sweep.out / name, ignore_errors=True)
-        for name in (PLAN, _ENGINE, "optuna.journal"):
-            (sweep.out / name).unlink(missing_ok=True)
-    elif begun and not resume and not joins:
-        raise ValueError(
-            f"{sweep.out} holds a sweep: use --resume to continue it, --force to begin again, or "
-            f"another --out"
-        )
-    sweep.check_same()
+    if _joins():
+        sweep.check_same()  # what is there the leader may be writing now
+    else:
+        check_free(sweep, resume=resume, force=force)
     search = search_of(sweep, datasets, storage)
     for scheme in sweep.schemes:
         for point in sweep.points if sweep.search != "optuna" else ():
             config = sweep.tuning(scheme, point)
             build.check(config, datasets(config.data))
-    return Sweeping(sweep, search), datasets
+    sweeping = Sweeping(sweep, search)
+    if sweep.begun and force:
+        clear(sweep)
+    elif sweep.begun and not _joins():
+        _check_unchanged(sweep, sweeping)
+    return sweeping, datasets
+
+
+def _check_unchanged(sweep: RecipeSweep, sweeping: Sweeping) -> None:
+    """Raise a ValueError if runs that are there were made of another recipe, or of other code."""
+    for task in sweeping.begun():
+        wanted = sweep.config(task)
+        stored = task.entry.folder.stored_config(wanted)  # which checks all but the budget
+        for key in ("steps", "epochs"):
+            old, new = getattr(stored.training, key), getattr(wanted.training, key)
+            if old != new:
+                raise ValueError(
+                    f"{task.entry.folder.path} was started with training.{key} = {old}, and not "
+                    f"{new}: resume the sweep as it was, or use another --out"
+                )
 
 
 def drive_sweep(
@@ -152,7 +167,7 @@ def drive_sweep(
         with output.bad_input(), output.plain_warnings():
             sweep.write()
             _choose_engine(sweep, datasets)
-    engine = section(read(sweep.out / _ENGINE)["engine"], Execution, "engine")
+    engine = section(read(sweep.out / ENGINE)["engine"], Execution, "engine")
     with (
         drive.early_ends(again),
         output.plain_warnings(),
@@ -203,14 +218,21 @@ class _Worker:
 
 
 def _choose_engine(sweep: RecipeSweep, datasets: Datasets) -> None:
-    """Let all runs compute in the same way: an engine is timed once."""
-    if (sweep.out / _ENGINE).exists():
-        return
+    """Let all runs compute in the same way: an engine is timed once, by whoever comes first."""
+    path = sweep.out / ENGINE
+    while not path.exists():
+        with claim(path, sweep.out / "locks") as ours:
+            if ours and not path.exists():
+                write_text(path, dump_sections({"engine": _timed(sweep, datasets)}))
+        if not ours:
+            sleep(0.1)
+
+
+def _timed(sweep: RecipeSweep, datasets: Datasets) -> Execution:
     config = sweep.tuning(sweep.schemes[0], _first(sweep))
     device, samples = build.device(config), datasets(config.data)
     simulation = build.simulation(config, samples, device)
-    chosen = execution(config, simulation, device, OneProcess())
-    write_text(sweep.out / _ENGINE, dump_sections({"engine": chosen}))
+    return execution(config, simulation, device, OneProcess())
 
 
 def _first(sweep: RecipeSweep) -> tuple[tuple[str, object], ...]:
@@ -224,7 +246,7 @@ def _joins() -> bool:
 
 def _follow_leader(out: Path) -> None:
     """Wait for what the leader decides; end, saving all, when it is gone."""
-    while not (out / _ENGINE).exists():
+    while not (out / ENGINE).exists():
         sleep(0.1)
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
@@ -250,7 +272,7 @@ def _helpers(context: click.Context, out: Path, jobs: int) -> Iterator[None]:
     words = [sys.executable, "-m", "partavg", *resuming_words(context, out)]
     own = program(context)
     command = [sys.executable, *own, *words[3:]] if own else words
-    with (out / "helpers.log").open("w") as log:
+    with (out / HELPERS).open("w") as log:
         helpers = [
             subprocess.Popen(command, env=environment, stdout=log, stderr=log)
             for _ in range(jobs - 1)

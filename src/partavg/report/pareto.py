@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import isfinite, sqrt
 from statistics import mean, stdev
 
-from partavg.comparison import Result
+from partavg.comparison import Result, mixed
 from partavg.metrics.metric import Metric
 from partavg.pairs import ENOUGH, LEVEL, NOT_EVIDENCE, Difference, holm, name
 from partavg.report.axes import Unit, far_apart, unit_of_bytes, unit_of_seconds
@@ -68,7 +68,7 @@ def of_results(groups: Sequence[Group]) -> list[Costs]:
     """What schemes reached against what they cost: means, their intervals, and single seeds."""
     results = [group.result for group in groups]
     metric = main_metric(results)
-    if metric is None or not alike(groups):
+    if metric is None or mixed(results) or not alike(groups):
         return []
     found = []
     for cost, unit_of in COSTS.items():

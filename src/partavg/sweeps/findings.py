@@ -44,7 +44,9 @@ class Tuned:
         if self.chosen is None:
             return []
         values = dict(self.chosen.trial.point)
-        found = ((axis, axis.edge(values[axis.key])) for axis in self.axes)
+        tried = [dict(one.trial.point) for one in self.tried]
+        axes = [axis.of_those([point[axis.key] for point in tried]) for axis in self.axes]
+        found = ((axis, axis.edge(values[axis.key])) for axis in axes)
         return [
             f"{axis.key} = {values[axis.key]:g} is the {edge} tried of {self.scheme}"
             for axis, edge in found
@@ -101,13 +103,24 @@ def said(found: Sequence[Tuned]) -> list[str]:
     sentences += _at_one_setting(found)
     edges = [edge for one in found for edge in one.edges()]
     if edges:
-        sentences.append(f"At an edge: {'; '.join(edges)}. Widen the grid there and sweep again.")
+        sentences.append(f"At an edge: {'; '.join(edges)}. Try values beyond and sweep again.")
     failed = [one.scheme for one in found if one.tried and not one.chosen]
     if failed:
         sentences.append(
             f"No settings tried of {', '.join(failed)} trained to the end: use others."
         )
     return sentences
+
+
+def spent(found: Sequence[Result]) -> list[str]:
+    """What private runs did not count."""
+    known = [summary.keys() for result in found for summary in result.summaries]
+    if not any({"epsilon", "epsilon_local"} & keys for keys in known):
+        return []
+    return [
+        "Each ε is of one run: every other run of this sweep is another release about the same "
+        "clients, and what they cost adds up."
+    ]
 
 
 def lost(sweeping: Sweeping) -> list[str]:
@@ -138,8 +151,10 @@ def _at_one_setting(found: Sequence[Tuned]) -> list[str]:
         return []
     gaps = {value: (ours[value] - theirs[value]) * metric.scale for value in both}
     low, high = min(gaps, key=gaps.__getitem__), max(gaps, key=gaps.__getitem__)
-    form = f"+{metric.form}"
+    least, most = (f"{gaps[value]:+{metric.form}}".replace("-", "−") for value in (low, high))
+    if least == most:
+        return []
     return [
-        f"At one common {axis.key} partial − periodic would have been anything from "
-        f"{gaps[low]:{form}} (at {low:g}) to {gaps[high]:{form}} (at {high:g}).".replace("-", "−")
+        f"At one common {axis.key} partial − periodic would have been anything from {least} (at "
+        f"{low:g}) to {most} (at {high:g})."
     ]

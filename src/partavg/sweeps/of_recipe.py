@@ -1,5 +1,6 @@
 """Sweeps of recipes: what the settings that are tried make of a recipe."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -38,12 +39,18 @@ class RecipeSweep(Sweep):
 
     def _check_taken(self, scheme: str, key: str, value: Any) -> None:
         """Raise a ValueError for a setting that cannot be, or that a scheme sets itself."""
-        made = settings(self.tuning(scheme, ((key, value),)))
-        if key.count(".") == 1 and made.get(key) != value:
+        point: Point = ((key, value),)
+        wanted = settings(self._with(point).config(scheme)).get(key)
+        made = settings(self.tuning(scheme, point)).get(key)
+        if made != wanted:
             raise ValueError(
                 f"{key} = {value!r} would be taken by no run of {scheme}, which sets it to "
-                f"{made.get(key)!r}: tune other settings, or leave that scheme out"
+                f"{made!r}: tune other settings, or leave that scheme out"
             )
+
+    def _with(self, point: Point) -> Recipe:
+        """The recipe with some settings."""
+        return replace(self.recipe, overrides=(*self.recipe.overrides, *overrides(point)))
 
     def tuning(self, scheme: str, point: Point, seed: int | None = None) -> Config:
         """The settings of a run that is judged on validation samples."""
@@ -53,12 +60,10 @@ class RecipeSweep(Sweep):
         return replace(config, training=training, checkpoints=checkpoints)
 
     def testing(self, scheme: str, point: Point, seed: int | None = None) -> Config:
-        """The same on the test set."""
-        chosen = replace(self.recipe, overrides=(*self.recipe.overrides, *overrides(point)))
-        config = configured(chosen, scheme)
-        if seed is None:
-            return config
-        return replace(config, training=replace(config.training, seed=seed))
+        """The same on the test set, trained on all samples, whatever the recipe holds out."""
+        config = configured(self._with(point), scheme)
+        given = config.training.seed if seed is None else seed
+        return replace(config, training=replace(config.training, seed=given, validation=0.0))
 
     def config(self, task: Task) -> Config:
         """The settings of a task."""
@@ -92,9 +97,11 @@ def grid_around(recipe: Recipe, key: str, factors: Sequence[float]) -> str:
 
 
 def around(value: float, factors: Sequence[float]) -> str:
-    """Values around a number, as a grid has them.
+    """Values around a number, as a grid has them; around a whole one those that are whole.
 
-    >>> around(0.1, (0.5, 1, 2))
-    '0.05,0.1,0.2'
+    >>> around(0.1, (0.5, 1, 2)), around(3, (0.5, 1, 2))
+    ('0.05,0.1,0.2', '2,3,6')
     """
+    if isinstance(value, int):
+        return ",".join(map(str, sorted({math.ceil(value * factor) for factor in factors})))
     return ",".join(f"{float(f'{value * factor:.6g}')!r}" for factor in factors)

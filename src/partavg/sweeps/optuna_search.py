@@ -1,15 +1,15 @@
 """Settings that optuna suggests; it remembers them in a file, or in a database of the user's."""
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 from partavg.core.seeds import fold
+from partavg.sweeps.place import JOURNAL
 from partavg.sweeps.plan import Sweep
 from partavg.sweeps.search import Trial, Tried
 from partavg.sweeps.space import Axis, Point
 
-JOURNAL = "optuna.journal"
 SAMPLERS = {"tpe": "TPESampler", "gp": "GPSampler", "qmc": "QMCSampler", "random": "RandomSampler"}
 
 
@@ -32,13 +32,14 @@ class OptunaSearch:
         self._optuna, self.sweep = require(), sweep
         if sweep.sampler not in SAMPLERS:
             raise ValueError(f"sampler {sweep.sampler!r} is not known: use {', '.join(SAMPLERS)}")
-        self._storage = storage or _journal(sweep.out / JOURNAL)
+        self._given = _opened(self._optuna, storage) if storage else None
         self._seed = sweep.first
 
     def open(self, scheme: str) -> list[Trial]:
-        """Those that were asked for and not told: by others, or by one that was killed."""
-        running = (self._optuna.trial.TrialState.RUNNING,)
-        return [self._trial(scheme, one) for one in self._study(scheme).get_trials(states=running)]
+        """Those that were not told: of others, of one that was killed; and those without a run."""
+        running = self._optuna.trial.TrialState.RUNNING
+        found = ((one, self._trial(scheme, one)) for one in self._study(scheme).get_trials())
+        return [trial for one, trial in found if one.state == running or trial.outcome is None]
 
     def more(self, scheme: str) -> Trial | None:
         """What optuna suggests next, a function of what it was told."""
@@ -63,8 +64,8 @@ class OptunaSearch:
         self._study(scheme).tell(trial.number, skip_if_finished=True, **how)
 
     def over(self, scheme: str) -> bool:
-        """Whether as many as wanted were told."""
-        return self._told(scheme) >= self.sweep.trials
+        """Whether as many as wanted were told, and all their runs are there."""
+        return self._told(scheme) >= self.sweep.trials and not self.open(scheme)
 
     def tried(self, scheme: str) -> list[Tried]:
         """Those that are finished."""
@@ -84,11 +85,16 @@ class OptunaSearch:
         trials = self._study(scheme).get_trials(deepcopy=False)
         return sum(trial.state.is_finished() for trial in trials)
 
+    @cached_property
+    def _storage(self) -> Any:
+        return self._given or _journal(self.sweep.out / JOURNAL)
+
     @lru_cache  # noqa: B019  a search lives as long as its process
     def _study(self, scheme: str) -> Any:
+        own = self.sweep.stored().get("study", "")  # a database may hold sweeps of the same name
         return self._optuna.create_study(
             storage=self._storage,
-            study_name=f"{self.sweep.name} {scheme}",
+            study_name=f"{self.sweep.name} {scheme} {own}".strip(),
             direction="maximize",
             load_if_exists=True,
         )
@@ -109,6 +115,17 @@ class OptunaSearch:
 def _value(axis: Axis, suggested: Any) -> Any:
     """A number with four digits, or one of the values listed."""
     return float(f"{suggested:.4g}") if axis.ends else axis.values[suggested]
+
+
+def _opened(optuna: Any, storage: str) -> Any:
+    """A database of the user's; a ValueError says why there is none."""
+    try:
+        return optuna.storages.get_storage(storage)
+    except Exception as error:  # what its drivers raise has no type in common
+        why = str(error).partition("\n")[0].rstrip(".")
+        raise ValueError(
+            f"storage {storage!r} cannot be opened ({why}): use an address like sqlite:///trials.db"
+        ) from None
 
 
 def _journal(path: Path) -> Any:

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
-from partavg.comparison import StartedRun
+from partavg.comparison import StartedRun, check_scheme_name
 from partavg.folder import RunFolder, write_json
+from partavg.sweeps.claim import claim
 from partavg.sweeps.space import Axis, Point, called, points
 
 PLAN = "sweep.json"
@@ -108,21 +110,43 @@ class Sweep:
             **self.about,
         }
 
+    @property
+    def path(self) -> Path:
+        """The file that says what is swept in the folder."""
+        return self.out / PLAN
+
+    @property
+    def begun(self) -> bool:
+        """Whether a sweep was begun in the folder."""
+        return self.path.exists()
+
     def write(self) -> None:
-        """Say in the folder what this sweep is, once."""
-        if not (self.out / PLAN).exists():
-            write_json(self.out / PLAN, self.described())
+        """Say in the folder what this sweep is, once: of processes that begin together one does."""
+        own = {"study": uuid4().hex[:8]} if self.search == "optuna" else {}
+        while not self.begun:
+            with claim(self.path, self.out / "locks") as ours:
+                if ours and not self.begun:
+                    write_json(self.path, {**self.described(), **own})
+
+    def stored(self) -> Mapping[str, Any]:
+        """What the folder says of the sweep in it; a ValueError if that is none of ours."""
+        try:
+            stored = json.loads(self.path.read_text(encoding="utf-8"))
+            for scheme in stored["schemes"]:
+                check_scheme_name(scheme)
+            assert {"grid", "seeds", "search"} <= stored.keys()
+        except (AssertionError, LookupError, TypeError, ValueError):
+            raise ValueError(
+                f"{self.path} is damaged, or is no sweep of partavg: use another --out"
+            ) from None
+        known: Mapping[str, Any] = stored
+        return known
 
     def check_same(self) -> None:
         """Raise a ValueError if the folder holds another sweep than this one."""
-        path = self.out / PLAN
-        if not path.exists():
+        if not self.begun:
             return
-        try:
-            stored = json.loads(path.read_text(encoding="utf-8"))
-            assert isinstance(stored, Mapping)
-        except (ValueError, AssertionError):
-            raise ValueError(f"{path} is damaged: use another --out") from None
+        stored = self.stored()
         for key, value in self.described().items():
             if stored.get(key, 1 if key == "tune_seeds" else None) != value:
                 raise ValueError(

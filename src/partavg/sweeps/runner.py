@@ -55,6 +55,16 @@ class Sweeping:
         """The best settings of a scheme; None as long as some are open, or where all diverged."""
         return best(self.search.tried(scheme)) if self.search.over(scheme) else None
 
+    def begun(self) -> list[Task]:
+        """All runs that were begun, finished ones among them."""
+        found = []
+        for scheme in self.sweep.schemes:
+            tried = [one.trial for one in self.search.tried(scheme)]
+            for trial in (*tried, *self.search.open(scheme)):
+                found += [Task(entry, trial.point) for entry in trial.entries]
+            found += self._tests(scheme)
+        return [task for task in found if task.entry.folder.exists]
+
     def tests(self, scheme: str) -> list[StartedRun]:
         """The runs with the best settings, once these are known."""
         return [task.entry for task in self._tests(scheme)]
@@ -107,7 +117,7 @@ class Sweeping:
         for trial in chain(self.search.open(scheme), iter(lambda: self.search.more(scheme), None)):
             for entry in trial.entries:
                 if trial.outcome is None:  # where one seed diverged the others tell nothing more
-                    label = f"{scheme} {entry.folder.path.name[3:]}"
+                    label = f"{scheme} {entry.folder.path.name.partition('-')[2]}"
                     yield Task(entry, trial.point, label, trial.until)
             if trial.outcome:
                 self.search.tell(scheme, trial)

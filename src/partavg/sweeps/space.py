@@ -4,8 +4,8 @@ import math
 import re
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import islice, product
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -19,14 +19,20 @@ Point = tuple[tuple[str, Any], ...]
 
 _DRAWN = re.compile(r"(\w+)\(([^()]*)\)")
 _RANGES = ("uniform", "loguniform")
+_MOST = 10_000  # settings of a scheme
 _FIXED = {
     "training.seed": "fresh seeds are what settings are tested with",
     "training.scale": "settings are compared with one budget",
     "training.steps": "settings are compared with one budget",
     "training.epochs": "settings are compared with one budget",
     "training.validation": "it is what settings are chosen on; use --validation",
-    "data.name": "settings are compared on one task",
     "split.name": "settings are compared on one task",
+}
+_FIXED_SECTIONS = {
+    "data": "settings are compared on one task",
+    "engine": "all runs of a sweep compute in the same way",
+    "metrics": "settings are compared by what is measured of all",
+    "checkpoints": "what is saved changes no result",
 }
 
 
@@ -54,8 +60,9 @@ class Axis:
                 f"grid {text!r} is not of the form key=value,value: use training.lr=0.1,0.2 or "
                 f"training.lr=loguniform(0.01, 1)"
             )
-        if key in _FIXED:
-            raise ValueError(f"{key} cannot be tuned: {_FIXED[key]}")
+        section, dot, _ = key.partition(".")
+        if why := _FIXED.get(key) or (dot and _FIXED_SECTIONS.get(section)):
+            raise ValueError(f"{key} cannot be tuned: {why}")
         if found := _DRAWN.fullmatch(given):
             return cls._drawn(key, *found.groups())
         return cls.listed(key, _values(given), text)
@@ -64,6 +71,7 @@ class Axis:
     def listed(cls, key: str, values: Sequence[Any], text: str = "") -> "Axis":
         """An axis of some values: numbers, texts, truth values, or lists of these."""
         text = text or key
+        values = [value.item() if getattr(value, "ndim", None) == 0 else value for value in values]
         if not values:
             raise ValueError(f"grid {text!r} has no value: list some, like training.lr=0.1,0.2")
         strange = [
@@ -104,10 +112,15 @@ class Axis:
             return float(f"{math.exp(generator.uniform(math.log(low), math.log(high))):.4g}")
         return float(f"{generator.uniform(low, high):.4g}")
 
+    def of_those(self, tried: Sequence[Any]) -> "Axis":
+        """The axis of the values that were tried: those drawn, or of a list what a budget left."""
+        known = tried if self.ends else [value for value in self.values if value in tried]
+        return replace(self, values=tuple(known))
+
     def edge(self, value: Any) -> str:
         """Whether the best value is the "smallest" or the "largest" of those tried; empty if not.
 
-        Of numbers that are drawn those are at an edge which lie in a tenth of the range there.
+        Numbers that are drawn must lie in a tenth of the range there, too.
         """
         if self.ends is None:
             numbers = sorted(v for v in self.values if _is_number(v))
@@ -116,7 +129,10 @@ class Axis:
             return {numbers[0]: "smallest", numbers[-1]: "largest"}.get(value, "")
         low, high, at = (math.log(v) if self.log else v for v in (*self.ends, value))
         place = (at - low) / (high - low)
-        return "smallest" if place < 0.1 else "largest" if place > 0.9 else ""
+        smallest, largest = min(self.values, default=value), max(self.values, default=value)
+        if place < 0.1 and value == smallest:
+            return "smallest"
+        return "largest" if place > 0.9 and value == largest else ""
 
     def __str__(self) -> str:
         """As it was given."""
@@ -147,14 +163,23 @@ def points(axes: Sequence[Axis], most: int | None, seed: int) -> list[Point]:
                 "values that are drawn never end: say by --budget how many runs to use"
             )
         return _draws(axes, most, seed)
-    size = math.prod(len(axis.values) for axis in axes)
-    every = product(*(axis.values for axis in axes))
+    sizes = [len(axis.values) for axis in axes]
+    size = math.prod(sizes)
+    if min(size, most or size) > _MOST:
+        raise ValueError(
+            f"{min(size, most or size)} settings for each scheme are more than {_MOST}: list fewer "
+            f"values, or say by --budget how many runs to use"
+        )
     if most is None or size <= most:
+        every = product(*(axis.values for axis in axes))
         return [tuple(zip((a.key for a in axes), values, strict=True)) for values in every]
     generator = np.random.default_rng(fold(seed, "sweep"))
-    kept = set(generator.choice(size, most, replace=False).tolist())
-    chosen = (values for place, values in enumerate(islice(every, size)) if place in kept)
-    return [tuple(zip((a.key for a in axes), values, strict=True)) for values in chosen]
+    kept = np.sort(generator.choice(size, most, replace=False))
+    places = zip(*(each.tolist() for each in np.unravel_index(kept, sizes)), strict=True)
+    return [
+        tuple((axis.key, axis.values[at]) for axis, at in zip(axes, place, strict=True))
+        for place in places
+    ]
 
 
 def _draws(axes: Sequence[Axis], count: int, seed: int) -> list[Point]:

@@ -76,7 +76,7 @@ def report(
 
     RUN is a run folder, or a folder that contains run folders: simulated or federated ones,
     finished or not. Folders NAME-seed0, NAME-seed1, … of one comparison are shown as one scheme,
-    with mean and deviation.
+    with mean and deviation. Of a sweep its tests are shown, whose page is in its folder `test`.
     """
     import webbrowser
 
@@ -87,7 +87,9 @@ def report(
     from partavg.report.page import write_page
     from partavg.report.runs import gather, grouped
     from partavg.report.table import to_csv
+    from partavg.sweeps.place import tests_of
 
+    folders = tuple(map(tests_of, folders))
     out = out or (folders[0] if len(folders) == 1 else Path()) / "report.html"
     with output.bad_input():
         for path, suffix in ((table, ".csv"), (latex, ".tex")):

@@ -43,9 +43,9 @@ Examples:
 )
 @click.option(
     "--validation",
-    default=0.1,
-    show_default=True,
-    help="The share of the training samples that is held out to choose on.",
+    type=float,
+    help="The share of the training samples that is held out to choose on.  "
+    "[default: training.validation, or 0.1]",
 )
 @click.option(
     "--search",
@@ -81,7 +81,7 @@ def sweep(
     seeds: int,
     tune_seeds: int,
     budget: int | None,
-    validation: float,
+    validation: float | None,
     search: str,
     sampler: str,
     storage: str | None,

@@ -1,0 +1,29 @@
+"""What a sweep says of what it found."""
+
+from pathlib import Path
+
+from tests.sweeps.test_search import Pretended, sweep
+
+from partavg.comparison import Result
+from partavg.sweeps.findings import said, spent, tuned
+from partavg.sweeps.runner import Sweeping
+from partavg.sweeps.search import Listed
+
+
+def sentences(out: Path, accuracy) -> str:
+    planned = sweep(out)
+    sweeping = Sweeping(planned, Listed(planned))
+    sweeping.work(Pretended(accuracy))
+    return " ".join(said(tuned(sweeping)))
+
+
+def test_the_gap_at_one_setting_is_said_where_there_is_one(tmp_path: Path) -> None:
+    apart = sentences(tmp_path / "a", lambda scheme, lr: lr if scheme == "partial" else 0.2)
+    assert "would have been anything from −10.00 (at 0.1) to +20.00 (at 0.4)." in apart
+    assert "would have been" not in sentences(tmp_path / "b", lambda scheme, lr: lr)
+
+
+def test_privacy_is_of_one_run_and_a_sweep_has_many() -> None:
+    private = Result("partial", ({"accuracy": 0.5, "epsilon": 1.0, "delta": 1e-5},))
+    assert "Each ε is of one run" in spent([private])[0]
+    assert spent([Result("partial", ({"accuracy": 0.5},))]) == []
