@@ -156,6 +156,27 @@ def test_a_phone_is_told_that_a_table_has_more(browser: Any, tmp_path: Path) -> 
             assert ("wider" in table.evaluate(script)) is wider
 
 
+def test_no_letters_touch_on_a_phone(browser: Any, tmp_path: Path) -> None:
+    for seed in range(3):
+        make(tmp_path / f"periodic-seed{seed}", seed=seed, parts=1)
+        make(tmp_path / f"partial-seed{seed}", seed=seed)
+    written = write_page(tmp_path / "report.html", gather([tmp_path]))
+    for width in (420, 1300):
+        with browser.new_context(viewport={"width": width, "height": 844}) as context:
+            visit = Visit(context.new_page(), written)
+            texts = visit.page.locator("#chart-pareto-bytes .plot text").all()
+            boxes = [text.bounding_box() for text in texts]
+            touching = [
+                (texts[i].text_content(), texts[k].text_content())
+                for i, one in enumerate(boxes)
+                for k, other in enumerate(boxes[:i])
+                if one["x"] < other["x"] + other["width"] and other["x"] < one["x"] + one["width"]
+                if one["y"] + 2 < other["y"] + other["height"]
+                and other["y"] + 2 < one["y"] + one["height"]
+            ]
+            assert touching == []
+
+
 def test_a_watched_page_refreshes_and_keeps_what_was_chosen(browser: Any, tmp_path: Path) -> None:
     from playwright.sync_api import expect
 

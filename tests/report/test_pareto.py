@@ -2,6 +2,8 @@
 
 import json
 import random
+import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -102,7 +104,25 @@ def test_the_page_shows_fronts(tmp_path: Path) -> None:
     picture = draw(costs(tmp_path / "more")["pareto-bytes"])
     assert picture.count(" dot") == 16
     names = [line.split(">")[1].split("<")[0] for line in picture.splitlines() if "named" in line]
-    assert names == ["partial", "synchronous", "slow"]
+    assert names == ["partial", "synchronous", "slow", "periodic"], "those on the front come first"
+
+
+def test_only_schemes_of_one_price_stand_beside_their_place(tmp_path: Path) -> None:
+    found = costs(tmp_path)["pareto-bytes"]
+    axes = Axes((1, 40), (69, 94), found.x_label, log_x=True)
+    told = re.findall(r'd="M([\d.]+),[\d.]+h.01"><title>(\w+): ', draw(found))
+    places = {name: float(x) for x, name in told}
+    assert places["synchronous"] == pytest.approx(float(axes.across(20)), abs=0.1)
+    assert places["slow"] == pytest.approx(float(axes.across(40)), abs=0.1)
+    assert places["partial"] == pytest.approx(places["periodic"] + 7, abs=0.2)
+
+
+def test_intervals_are_said_to_be_of_three_seeds_where_some_have_fewer(tmp_path: Path) -> None:
+    assert costs(tmp_path)["pareto-bytes"].note.endswith("; 95 % intervals of the means")
+    for seed in (1, 2):
+        shutil.rmtree(tmp_path / f"periodic-seed{seed}")
+    found = {one.key: one for one in of_results(grouped(gather([tmp_path])))}
+    assert found["pareto-bytes"].note.endswith("of the means where there are 3 seeds or more")
 
 
 def test_units_are_those_that_a_person_reads() -> None:

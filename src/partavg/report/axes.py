@@ -10,7 +10,7 @@ import numpy as np
 from partavg.report.runs import Numbers
 
 WIDTH, HEIGHT = 640, 300
-LEFT, RIGHT, TOP, BOTTOM = 56, 22, 12, 40
+LEFT, RIGHT, TOP, BOTTOM = 56, 22, 12, 52  # below, room for the larger letters of a phone
 _SQUEEZED = 4  # times as far as another goes what leaves the other no room
 
 
@@ -84,13 +84,13 @@ class Axes:
                 f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{tick:g}</text>'
             )
         parts += [
-            f'<text x="{float(self.across(tick)):.1f}" y="{HEIGHT - BOTTOM + 18}" '
+            f'<text x="{float(self.across(tick)):.1f}" y="{HEIGHT - BOTTOM + 24}" '
             f'text-anchor="middle">{tick:g}</text>'
             for tick in self._x_ticks
         ]
         middle = (LEFT + WIDTH - RIGHT) / 2
         label = escape(self._label)
-        return [*parts, f'<text x="{middle}" y="{HEIGHT - 4}" text-anchor="middle">{label}</text>']
+        return [*parts, f'<text x="{middle}" y="{HEIGHT - 5}" text-anchor="middle">{label}</text>']
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:

@@ -90,10 +90,8 @@ def of_results(groups: Sequence[Group]) -> list[Costs]:
                 ]
         if not means:
             continue
-        most = max(len(result.summaries) for result in results)
-        bars = "95 % intervals of the means" if most >= ENOUGH else NOT_EVIDENCE.get(most, "")
         best = front(means, metric.better)
-        note = f"{named(metric)} against {PAID[cost]}; {bars}"
+        note = f"{named(metric)} against {PAID[cost]}; {_bars(results)}"
         said = [on_front(best, unit, metric), *_behind(means, results, metric)]
         names = [result.scheme for result in results]
         found.append(costs(cost, note, metric, unit, names, [*seeds, *means], best, " ".join(said)))
@@ -119,6 +117,15 @@ def costs(
         said,
         log,
     )
+
+
+def _bars(results: Sequence[Result]) -> str:
+    """What bars are, or why there are none."""
+    counts = [len(result.summaries) for result in results]
+    if max(counts) < ENOUGH:
+        return NOT_EVIDENCE.get(max(counts), "")
+    fewer = "" if min(counts) >= ENOUGH else f" where there are {ENOUGH} seeds or more"
+    return f"95 % intervals of the means{fewer}"
 
 
 def _finite(result: Result, metric: Metric) -> dict[int, float]:
