@@ -107,14 +107,37 @@ def test_the_page_shows_fronts(tmp_path: Path) -> None:
     assert names == ["partial", "synchronous", "slow", "periodic"], "those on the front come first"
 
 
-def test_only_schemes_of_one_price_stand_beside_their_place(tmp_path: Path) -> None:
-    found = costs(tmp_path)["pareto-bytes"]
-    axes = Axes((1, 40), (69, 94), found.x_label, log_x=True)
-    told = re.findall(r'd="M([\d.]+),[\d.]+h.01"><title>(\w+): ', draw(found))
+def test_schemes_stand_at_their_price_and_side_by_side_only_where_they_would_hide_each_other() -> (
+    None
+):
+    lone = {"far": (20.0, 90.0), "high": (1.0, 85.0)}
+    same = {f"same-{place}": (1.0, 70.0) for place in range(20)}
+    reached = {**lone, **same}
+    spots = [Spot(place, name, *at) for place, (name, at) in enumerate(reached.items())]
+    found = Costs("k", "t", "n", "MB", "%", list(reached), spots, spots[:1], "", log_x=True)
+    axes = Axes((1, 20), (70, 90), "MB", log_x=True)
+    told = re.findall(r'd="M([-\d.]+),[\d.]+h.01"><title>([\w-]+): ', draw(found))
     places = {name: float(x) for x, name in told}
-    assert places["synchronous"] == pytest.approx(float(axes.across(20)), abs=0.1)
-    assert places["slow"] == pytest.approx(float(axes.across(40)), abs=0.1)
-    assert places["partial"] == pytest.approx(places["periodic"] + 7, abs=0.2)
+    assert [places[name] for name in lone] == [
+        pytest.approx(float(axes.across(price)), abs=0.1) for price, _ in lone.values()
+    ]
+    beside = [places[name] for name in same]
+    assert len(set(beside)) == 20
+    assert max(abs(x - float(axes.across(1))) for x in beside) < 15
+
+
+def test_who_is_behind_one_is_listed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ACCURACY, "slow", [0.5, 0.51, 0.52])
+    assert costs(tmp_path / "many")["pareto-bytes"].said.endswith(
+        "(20 MB, 91.00 %). periodic is behind partial (10.00 points of accuracy). slow is behind "
+        "synchronous (40.00 points of accuracy)."
+    )
+    monkeypatch.setitem(ACCURACY, "synchronous", [0.6, 0.51, 0.52])
+    assert costs(tmp_path / "one", seeds=1)["pareto-bytes"].said == (
+        "On the front: partial (1 MB, 81.00 %). Behind partial: periodic (11.00 points of "
+        "accuracy), synchronous (21.00 points of accuracy), slow (31.00 points of accuracy); "
+        "one seed: not evidence."
+    )
 
 
 def test_intervals_are_said_to_be_of_three_seeds_where_some_have_fewer(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from partavg.report.runs import Numbers
 
 WIDTH, HEIGHT = 640, 300
-LEFT, RIGHT, TOP, BOTTOM = 56, 22, 12, 52  # below, room for the larger letters of a phone
+LEFT, RIGHT, TOP, BOTTOM = 56, 22, 22, 52  # above and below room for the larger letters of a phone
 _SQUEEZED = 4  # times as far as another goes what leaves the other no room
 
 

@@ -14,6 +14,7 @@ Box = tuple[float, float, float, float]
 
 _LETTER, _LINE = 9.9, 18  # about so wide and high is text on a phone, where it is larger
 _AWAY, _BESIDE = 7, 7  # pixels from a spot to its name, and between schemes of one price
+_FURTHEST = 28  # from the first of them to the last
 _MOST_NAMED = 24  # letters
 
 
@@ -56,20 +57,19 @@ def draw(costs: Costs) -> str:
 
 
 def _places(axes: Axes, costs: Costs) -> dict[Spot, Place]:
-    """Where spots lie; schemes of one price stand beside each other."""
-    x = {spot: float(axes.across(spot.x)) for spot in costs.spots}
-    plain = sorted((round(x[spot]), spot.group) for spot in costs.spots if not spot.faint)
-    aside = {group: _aside(place, group, plain) for place, group in plain}
-    return {
-        spot: (place + aside.get(spot.group, 0), float(axes.down(spot.y)))
-        for spot, place in x.items()
-    }
+    """Where spots lie; schemes that would hide each other stand side by side."""
+    true = {s: (float(axes.across(s.x)), float(axes.down(s.y))) for s in costs.spots}
+    marks = {s.group: _mark(axes, s, true[s]) for s in costs.spots if not s.faint}
+    aside = {group: _aside(group, marks) for group in marks}
+    return {spot: (x + aside.get(spot.group, 0), y) for spot, (x, y) in true.items()}
 
 
-def _aside(place: float, group: int, plain: Sequence[tuple[float, int]]) -> float:
+def _aside(group: int, marks: dict[int, Box]) -> float:
     """How far a scheme moves away from those that it would hide."""
-    near = [other for there, other in plain if abs(there - place) < _BESIDE]
-    return _BESIDE * (near.index(group) - (len(near) - 1) / 2)
+    near = [other for other, mark in marks.items() if _overlap(mark, marks[group])]
+    near.sort(key=lambda other: (round(marks[other][0]), other))
+    step = min(_BESIDE, _FURTHEST / len(near))
+    return step * (near.index(group) - (len(near) - 1) / 2)
 
 
 def _steps(front: Sequence[Place]) -> str:
@@ -87,7 +87,7 @@ def _names(axes: Axes, costs: Costs, places: dict[Spot, Place]) -> list[str]:
     for spot in [*costs.front, *others]:
         name = spot.name if len(spot.name) <= _MOST_NAMED else f"{spot.name[:_MOST_NAMED]}…"
         wide = _LETTER * len(name)
-        for x, y, anchor in _beside(*places[spot]):
+        for x, y, anchor in _beside(*places[spot], far=spot in costs.front):
             left = x - wide if anchor == "end" else x
             box = (left, left + wide, y - 0.8 * _LINE, y + 0.2 * _LINE)
             if _inside(box) and not any(_overlap(box, other) for other in taken):
@@ -104,14 +104,15 @@ def _mark(axes: Axes, spot: Spot, place: Place) -> Box:
     """What a spot and its interval cover."""
     x, y = place
     high, low = (float(axes.down(end)) for end in reversed(spot.ends or (spot.y, spot.y)))
-    return x - 4, x + 4, min(high, y - 4), max(low, y + 4)
+    return x - 3.5, x + 3.5, min(high, y - 4), max(low, y + 4)
 
 
-def _beside(x: float, y: float) -> Iterator[tuple[float, float, str]]:
-    """Where a name may begin or end, the best place first."""
+def _beside(x: float, y: float, *, far: bool) -> Iterator[tuple[float, float, str]]:
+    """Where a name may begin or end, the best place first; `far`: further away, too."""
+    heights = (-_AWAY, _AWAY + 0.5 * _LINE, -_AWAY - _LINE, _AWAY + 1.5 * _LINE)
     sides = [(x + _AWAY, "start"), (x - _AWAY, "end")]
     for across, anchor in sides if x < WIDTH / 2 else reversed(sides):
-        for down in (-_AWAY, _AWAY + 0.5 * _LINE, -_AWAY - _LINE, _AWAY + 1.5 * _LINE):
+        for down in heights if far else heights[:2]:
             yield across, y + down, anchor
 
 
