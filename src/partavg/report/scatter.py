@@ -34,11 +34,7 @@ def _figure(costs: Costs) -> str:
 
 def draw(costs: Costs) -> str:
     """An SVG picture."""
-    reached = [end for spot in costs.spots for end in (spot.y, *(spot.ends or ()))]
-    paid = [spot.x for spot in costs.spots]
-    axes = Axes(
-        (min(paid), max(paid)), (min(reached), max(reached)), costs.x_label, log_x=costs.log_x
-    )
+    axes = _axes(costs)
     places = _places(axes, costs)
     steps = _steps([places[spot] for spot in costs.front])
     parts = [*axes.opened(costs.title), f'<path class="front" d="{steps}"/>']
@@ -56,12 +52,34 @@ def draw(costs: Costs) -> str:
     return "\n".join([*parts, *_names(axes, costs, places), "</svg>"])
 
 
+def _axes(costs: Costs) -> Axes:
+    reached = [end for spot in costs.spots for end in (spot.y, *(spot.ends or ()))]
+    paid = [spot.x for spot in costs.spots]
+    return Axes(
+        (min(paid), max(paid)), (min(reached), max(reached)), costs.x_label, log_x=costs.log_x
+    )
+
+
+def aside(costs: Costs) -> dict[int, float]:
+    """How far each scheme stands aside, as a share of the width, where it would hide another."""
+    axes = _axes(costs)
+    marks = {
+        spot.group: _mark(axes, spot, _true(axes, spot)) for spot in costs.spots if not spot.faint
+    }
+    return {group: _aside(group, marks) / WIDTH for group in marks}
+
+
 def _places(axes: Axes, costs: Costs) -> dict[Spot, Place]:
     """Where spots lie; schemes that would hide each other stand side by side."""
-    true = {s: (float(axes.across(s.x)), float(axes.down(s.y))) for s in costs.spots}
-    marks = {s.group: _mark(axes, s, true[s]) for s in costs.spots if not s.faint}
-    aside = {group: _aside(group, marks) for group in marks}
-    return {spot: (x + aside.get(spot.group, 0), y) for spot, (x, y) in true.items()}
+    shifts, found = aside(costs), {}
+    for spot in costs.spots:
+        x, y = _true(axes, spot)
+        found[spot] = x + WIDTH * shifts.get(spot.group, 0), y
+    return found
+
+
+def _true(axes: Axes, spot: Spot) -> Place:
+    return float(axes.across(spot.x)), float(axes.down(spot.y))
 
 
 def _aside(group: int, marks: dict[int, Box]) -> float:
