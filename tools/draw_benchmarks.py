@@ -148,7 +148,7 @@ def dots(title: str, found: Sequence[tuple[str, float]], ends: tuple[float, floa
         drawn.append(f'<text x="{LEFT - 14}" y="{y + 5}" text-anchor="end">{escape(label)}</text>')
         drawn.append(f'<circle cx="{x:.1f}" cy="{y}" r="5" fill="{LIGHT.lines[1]}"/>')
         drawn.append(f'<text x="{x + 10:.1f}" y="{y + 5}">{three(times)}</text>')
-    return picture(LEFT + SPAN + 60, height, drawn)
+    return picture(LEFT + SPAN + 60, height, drawn, "text { font-size: 13px; }")
 
 
 def draw_peers() -> str:

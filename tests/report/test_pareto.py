@@ -165,6 +165,6 @@ def test_axes_place_values_inside_the_picture() -> None:
         assert 260 >= y[0] > y[1] > y[2] >= 11.9
     last = Axes((1000, 1e7), (0, 1), "parameters", log_x=True).opened("")[-2]
     assert ">10,000,000<" in last
-    assert 'x="600.0"' in last, "not beyond the edge"
+    assert 'x="590.0"' in last, "not beyond the edge"
     lone = Axes((0.0, 0.0), (0.5, 0.5), "MB sent")
     assert float(lone.across(0.0)) == pytest.approx(337)

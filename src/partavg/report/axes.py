@@ -11,7 +11,7 @@ from partavg.report.runs import Numbers
 
 WIDTH, HEIGHT = 640, 300
 LEFT, RIGHT, TOP, BOTTOM = 56, 22, 22, 52  # above and below room for the larger letters of a phone
-_HALF_A_LETTER = 4
+_HALF_A_LETTER = 5
 _SQUEEZED = 4  # times as far as another goes what leaves the other no room
 
 
