@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -29,7 +30,6 @@ from partavg.session import Diverged
 from partavg.simulation_run import SimulationRun, in_python
 from partavg.sinks.progress import Display
 from partavg.starts import Engines, Starts
-from partavg.sweeps.outcome import note_diverged, why_diverged
 from partavg.sweeps.plan import PLAN, Sweep
 from partavg.sweeps.runner import Clock, Sweeping, Task
 from partavg.sweeps.search import Halving, Listed, Search
@@ -164,7 +164,7 @@ def sweep(
         sweeping.work(trains, announced(sweeping, display, clock))
     found = ended(sweeping)
     entries = [entry for scheme in planned.schemes for entry in sweeping.tests(scheme)]
-    lost = {f"{one.scheme} seed {one.seed}": why_diverged(one.folder) for one in entries}
+    lost = {f"{one.scheme} seed {one.seed}": one.folder.why_diverged() for one in entries}
     return Swept(
         path,
         Comparison(path, entries, found.page, {name: why for name, why in lost.items() if why}),
@@ -216,10 +216,8 @@ class _Trains:
             resume=entry.folder.exists,
             judged_on="test" if task.tests else "validation",
         )
-        try:
+        with suppress(Diverged):  # its folder says so
             train_shown(session, task.label, self._display, group="sweep", until=task.until)
-        except Diverged as error:
-            note_diverged(entry, str(error))
 
 
 def _held(train: Samples, validation: Any) -> tuple[Samples, Samples]:

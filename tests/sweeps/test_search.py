@@ -7,7 +7,6 @@ import pytest
 
 from partavg import recipe as recipes
 from partavg.sweeps.of_recipe import RecipeSweep, grid_around
-from partavg.sweeps.outcome import note_diverged
 from partavg.sweeps.runner import Sweeping, Task
 from partavg.sweeps.search import Halving, Listed, best
 from partavg.sweeps.space import axes_of
@@ -35,7 +34,7 @@ class Pretended:
         known = (task.entry.scheme, lr, seed)
         value = self.accuracy(*known[: self.accuracy.__code__.co_argcount])
         if value is None:
-            note_diverged(task.entry, "too fast")
+            task.entry.folder.note_diverged("too fast")
             return
         path.mkdir(parents=True, exist_ok=True)
         (path / "environment.json").write_text('{"started": 0}')
