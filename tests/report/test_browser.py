@@ -113,6 +113,20 @@ def test_a_logarithmic_scale(visit: Visit) -> None:
     assert visit.marks("test_loss") == before
 
 
+def test_a_chart_of_a_run_that_diverged_begins_logarithmic(browser: Any, tmp_path: Path) -> None:
+    path = make(tmp_path / "wild", steps=40, finished=False) / "metrics.jsonl"
+    path.write_text(path.read_text() + '{"step": 41, "loss": 1e15}\n')
+    make(tmp_path / "tame")
+    written = write_page(tmp_path / "report.html", gather([tmp_path]))
+    with browser.new_context() as context:
+        visit = Visit(context.new_page(), written)
+        assert "0.1" in visit.marks("loss")
+        assert visit.page.locator("#log-loss").get_attribute("aria-pressed") == "true"
+        visit.page.locator("#log-loss").click()
+        assert "0.1" not in visit.marks("loss")
+        assert visit.page.locator("#log-test_loss").get_attribute("aria-pressed") == "false"
+
+
 def test_one_point_is_a_dot_between_different_marks(browser: Any, tmp_path: Path) -> None:
     make(tmp_path / "run", steps=1, finished=False)
     make(tmp_path / "longer", steps=30)
