@@ -94,7 +94,8 @@ class Plot {
     const clip = `clip-${this.key}`, parts = [];
     parts.push(this.make("clipPath", { id: clip }, this.make("rect", {
       x: LEFT, y: TOP - 4, width: width - LEFT - RIGHT, height: height - TOP - BOTTOM + 8 })));
-    for (const mark of marks) {
+    const every = Math.ceil(marks.length / 10);
+    for (const mark of marks.filter((_, place) => place % every === 0)) {
       const y = this.placeY(mark).toFixed(1);
       parts.push(this.make("path", { class: "grid", d: `M${LEFT} ${y}H${width - RIGHT}` }));
       parts.push(this.label(text(mark), LEFT - 6, Number(y) + 4, "end"));
