@@ -8,6 +8,7 @@ of its run, and the next goes on with it.
 import csv
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -24,7 +25,7 @@ from partavg.recipe_run import Run
 from partavg.session import Diverged
 from partavg.sweeps.findings import lost, said, tuned
 from partavg.sweeps.of_recipe import RecipeSweep
-from partavg.sweeps.outcome import note_diverged, outcome
+from partavg.sweeps.outcome import outcome
 from partavg.sweeps.runner import Sweeping
 from partavg.sweeps.search import Listed
 from partavg.sweeps.space import Point, axes_of
@@ -106,12 +107,10 @@ class Worker:
             config, self._samples[config.data.name], folder, resume=folder.exists, force=False
         )
         reached = "diverged"
-        try:
+        with suppress(Diverged):
             for _ in run.train(label, [], ""):
                 pass
             reached = f"{100 * folder.summary()['accuracy']:.2f} %"
-        except Diverged as error:
-            note_diverged(entry, str(error))
         print(f"{label}: {reached}", flush=True)
 
 

@@ -28,7 +28,7 @@ def test_pictures_are_those_of_the_files(name: str) -> None:
 
 
 def test_a_number_that_was_not_measured_is_noticed() -> None:
-    forged = PAGE.replace("| 20.0 ms | 2.56 |", "| 21.0 ms | 2.69 |")
+    forged = PAGE.replace("20.0\u00a0ms | 2.56 |", "21.0\u00a0ms | 2.69 |")
     assert forged != PAGE
     assert draw_benchmarks.written(forged) == PAGE
 

@@ -32,6 +32,7 @@ NAMES = {
     "fedjax": "FedJAX",
     "flower": "Flower's simulation",
 }
+NARROW, HYPHEN = "\N{NO-BREAK SPACE}", "\N{NON-BREAKING HYPHEN}"  # cells are not broken there
 HAS_END = {"cifar10"}  # pfl's benchmark says how many rounds there are
 Row = dict[str, str]
 
@@ -146,8 +147,8 @@ def dots(title: str, found: Sequence[tuple[str, float]], ends: tuple[float, floa
         y, x = TOP + ROW * place + 6, across(times)
         drawn.append(f'<text x="{LEFT - 14}" y="{y + 5}" text-anchor="end">{escape(label)}</text>')
         drawn.append(f'<circle cx="{x:.1f}" cy="{y}" r="5" fill="{LIGHT.lines[1]}"/>')
-        drawn.append(f'<text x="{x + 10:.1f}" y="{y + 5}">{times:.3g}</text>')
-    return picture(LEFT + SPAN + 60, height, drawn)
+        drawn.append(f'<text x="{x + 10:.1f}" y="{y + 5}">{three(times)}</text>')
+    return picture(LEFT + SPAN + 60, height, drawn, "text { font-size: 13px; }")
 
 
 def draw_peers() -> str:
@@ -234,8 +235,9 @@ def table_of_dots(found: Callable[[], list[Dot]], what: str) -> Iterator[str]:
     yield f"| work | beside | ours | theirs | {what} | measured |"
     yield "|---|---|---|---|---|---|"
     for dot in found():
-        figures = f"{dot.ours} {dot.unit} | {dot.theirs} {dot.unit} | {dot.times:.3g}"
-        yield f"| {dot.work} | {dot.beside} | {figures} | {dot.day} |"
+        ours, theirs = (f"{value}{NARROW}{dot.unit}" for value in (dot.ours, dot.theirs))
+        day = dot.day.replace("-", HYPHEN)
+        yield f"| {dot.work} | {dot.beside} | {ours} | {theirs} | {three(dot.times)} | {day} |"
 
 
 def table_in_turn() -> Iterator[str]:
@@ -246,12 +248,22 @@ def table_in_turn() -> Iterator[str]:
         seconds = own.values()
         name, beside = "**partavg**", ""
         if peer != "partavg":
-            beside = f"{median(ratios):.3g} ({min(ratios):.3g} to {max(ratios):.3g})"
+            beside = between(ratios)
             name = NAMES[peer]
-        spread = f"{median(seconds):.3g} ({min(seconds):.3g} to {max(seconds):.3g})"
         every = f"{median(whole.values()):.3g}" if work in HAS_END else ""
-        ran = f"{threads}, {processes} | {spread} | {beside} | {every} | {len(seconds)}"
-        yield f"| {WORKS[work]} | {name} | {ran} |"
+        ran = f"{threads}, {processes} | {between(list(seconds))} | {beside} | {every}"
+        yield f"| {WORKS[work]} | {name} | {ran} | {len(seconds)} |"
+
+
+def between(values: Sequence[float]) -> str:
+    """The median, and between what; of one value that alone."""
+    ends = f" ({three(min(values))} to {three(max(values))})" if len(values) > 1 else ""
+    return three(median(values)) + ends
+
+
+def three(value: float) -> str:
+    """A number to three digits, the last ones zeros or not."""
+    return f"{value:#.3g}".rstrip(".")
 
 
 def table_of_growth() -> Iterator[str]:

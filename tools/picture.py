@@ -16,10 +16,10 @@ WIDTH = 660
 """Of a chart and the gap beside it."""
 
 _STYLE = """
-svg { font-family: system-ui, sans-serif; } text { fill: #6e7781; font-size: 13px; }
+svg { font-family: system-ui, sans-serif; } text { fill: #6e7781; font-size: 17px; }
 .grid { stroke: #8c959f; stroke-opacity: .35; }
 .line { fill: none; stroke-width: 2; stroke-linejoin: round; }
-.head { font-size: 16px; font-weight: 600; }
+.head { font-size: 19px; font-weight: 600; }
 """
 
 Points = Iterable[tuple[float, float]]

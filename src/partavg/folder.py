@@ -45,6 +45,7 @@ class RunFolder:
         self.metrics_path = path / FILE
         self.shown_path = path / "metrics.json"
         self.summary_path = path / "summary.json"
+        self.diverged_path = path / "diverged.json"
         self.environment_path = path / "environment.json"
         self.split_path = path / "split.json"
         self.report_path = path / "report.html"
@@ -124,6 +125,7 @@ class RunFolder:
     def _content(self) -> list[Path]:
         """All files of a run but those that say that it is one."""
         kept = [self.summary_path, self.model_path, self.best_path, self.metrics_path]
+        kept.append(self.diverged_path)
         shown = [self.shown_path, self.split_path, self.report_path, *self.scalars.glob("events.*")]
         shown += self.bookmarks.glob("*.json")
         saved = (self.checkpoints.glob(f"{name}-*.pt") for name in ("step", "clients"))
@@ -237,6 +239,15 @@ class RunFolder:
     def environment(self) -> Row:
         """What made the numbers, where that is known."""
         return read_json(self.environment_path) if self.environment_path.exists() else {}
+
+    def note_diverged(self, why: str) -> None:
+        """Remember that the run diverged: it would again."""
+        write_json(self.diverged_path, {"why": why})
+
+    def why_diverged(self) -> str:
+        """What was said of a run that diverged; empty if it did not."""
+        path = self.diverged_path
+        return str(read_json(path).get("why")) if path.exists() else ""
 
     def write_split(self, counts: list[list[int]]) -> None:
         """Write how many samples of each class each worker owns, a line per worker."""

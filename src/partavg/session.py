@@ -99,6 +99,17 @@ class Session:
         self, label: str = "", sinks: Sequence[Sink] = (), group: str = ""
     ) -> Generator[Row, None, None]:
         """The same, with more sinks; all are told a label, and of what comparison this is."""
+        folder = self._folder if self._writes else None
+        if folder:
+            folder.diverged_path.unlink(missing_ok=True)
+        try:
+            yield from self._train(label, sinks, group)
+        except Diverged as error:
+            if folder:
+                folder.note_diverged(str(error))
+            raise
+
+    def _train(self, label: str, sinks: Sequence[Sink], group: str) -> Generator[Row, None, None]:
         kept = [self._metrics] if self._metrics else []
         places: list[Sink] = [*kept, *self._sinks, *sinks] if self._writes else []
         with Feed(places, self._about(label, group)) as self._feed:

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -28,7 +29,6 @@ from partavg.session import Diverged
 from partavg.simulation_run import SimulationRun, in_python
 from partavg.sinks.progress import Display
 from partavg.starts import Engines, Starts
-from partavg.sweeps.outcome import note_diverged, why_diverged
 from partavg.sweeps.place import ENGINES, check_free, clear
 from partavg.sweeps.plan import Sweep
 from partavg.sweeps.runner import Clock, Sweeping, Task
@@ -169,7 +169,7 @@ def sweep(
         sweeping.work(trains, announced(sweeping, display, clock))
     found = ended(sweeping)
     entries = [entry for scheme in planned.schemes for entry in sweeping.tests(scheme)]
-    lost = {f"{one.scheme} seed {one.seed}": why_diverged(one.folder) for one in entries}
+    lost = {f"{one.scheme} seed {one.seed}": one.folder.why_diverged() for one in entries}
     return Swept(
         path,
         Comparison(path, entries, found.page, {name: why for name, why in lost.items() if why}),
@@ -202,10 +202,8 @@ class _Trains:
     def __call__(self, task: Task) -> None:
         """Train a task from where it was left."""
         session = self.session(task)
-        try:
+        with suppress(Diverged):  # its folder says so
             train_shown(session, task.label, self._display, group="sweep", until=task.until)
-        except Diverged as error:
-            note_diverged(task.entry, str(error))
 
     def session(self, task: Task, *, kept: bool = True) -> SimulationRun:
         """A task as it is to be trained; a ValueError if its folder holds another run.

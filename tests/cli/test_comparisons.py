@@ -112,7 +112,11 @@ def test_a_scheme_that_diverges_does_not_stop_the_others(recipe: Path, tmp_path:
     assert "wild diverged" in done.stdout
     assert re.search(r"wild +– +–", done.stdout)
     assert re.search(r"partial +\d\d\.\d\d ", done.stdout)
-    assert "unfinished, step" in (tmp_path / "o/report.html").read_text()
+    page = (tmp_path / "o/report.html").read_text()
+    assert "wild (diverged after step" in page
+    assert "unfinished" not in page
+    kept = json.loads((tmp_path / "o/wild-seed0/diverged.json").read_text())
+    assert "is not finite at step" in kept["why"]
 
 
 def test_comparisons_in_one_folder_are_shown_together(recipe: Path, tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_a_private_recipe_ends_before_it_spends_too_much(tmp_path: Path) -> None
     code, text = said("run", recipe(tmp_path), "--out", str(out))
     assert code == 0
     assert "ended by max_epsilon" in text
-    assert re.search(r"ε \d\.\d+ at δ = 1\.0e-05", text), "never an ε alone"
+    assert re.search(r"ε \d\.\d+ at δ = 1e-05", text), "never an ε alone"
     summary = json.loads((out / "summary.json").read_text())
     assert summary["stopped_by"] == "max_epsilon"
     assert summary["steps"] == summary["stopped_at"] < 40

@@ -4,14 +4,18 @@ import csv
 import re
 import shlex
 import signal
+from io import StringIO
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 from tests.cli.program import partavg, wait_for_rows
 from tests.processes import Command
 
+from partavg.cli.recipes_table import recipes_tables
 from partavg.data import cache, imdb
+from partavg.recipes import names
 
 SMALL = ["--set=training.workers=2", "--set=model.width=8", "--set=data.length=6"]
 
@@ -153,6 +157,17 @@ def test_recipes_are_listed_and_printed(tmp_path: Path) -> None:
         "did you mean 'table1/imdb-interval2'"
         in partavg("recipes", "table1/imdb-interval22", cwd=tmp_path, code=2).stderr
     )
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_recipes_say_what_they_are_in_a_narrow_terminal(width: int) -> None:
+    console = Console(width=width, file=StringIO(), record=True)
+    console.print(*recipes_tables(names()), sep="\n")
+    text = console.export_text()
+    assert "…" not in text
+    assert "As interval32, with 4 workers" in text
+    assert re.search(r"cifar10-one-wor", text)
+    assert "synchronous SGD reference" in text
 
 
 def test_a_recipe_that_was_printed_runs_under_its_schemes(root: Path, tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ def test_sweep(recipe: Path, tmp_path: Path) -> None:
     assert [row["scheme"] for row in rows if row["chosen"] == "yes"] == ["periodic", "partial"]
     page = (tmp_path / "out/report.html").read_text()
     assert "Accuracy on validation samples against training.lr" in page
+    assert "Accuracy, %, one seed; settings that diverged are left out" in page
     assert "Chosen on validation samples" in page
     partavg("report", "out", "--csv", "tests.csv", cwd=tmp_path)
     assert (tmp_path / "out/report.html").read_text() == page, "of the sweep, as it was"

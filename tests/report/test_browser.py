@@ -113,6 +113,21 @@ def test_a_logarithmic_scale(visit: Visit) -> None:
     assert visit.marks("test_loss") == before
 
 
+def test_a_chart_of_a_run_that_diverged_begins_logarithmic(browser: Any, tmp_path: Path) -> None:
+    path = make(tmp_path / "wild", steps=40, finished=False) / "metrics.jsonl"
+    path.write_text(path.read_text() + '{"step": 41, "loss": 1e28}\n')
+    make(tmp_path / "tame")
+    written = write_page(tmp_path / "report.html", gather([tmp_path]))
+    with browser.new_context() as context:
+        visit = Visit(context.new_page(), written)
+        assert "1e+10" in visit.marks("loss")
+        assert len(visit.marks("loss")) < 20, "of thirty powers of ten some"
+        assert visit.page.locator("#log-loss").get_attribute("aria-pressed") == "true"
+        visit.page.locator("#log-loss").click()
+        assert "1e+10" not in visit.marks("loss")
+        assert visit.page.locator("#log-test_loss").get_attribute("aria-pressed") == "false"
+
+
 def test_one_point_is_a_dot_between_different_marks(browser: Any, tmp_path: Path) -> None:
     make(tmp_path / "run", steps=1, finished=False)
     make(tmp_path / "longer", steps=30)
@@ -154,6 +169,27 @@ def test_a_phone_is_told_that_a_table_has_more(browser: Any, tmp_path: Path) -> 
             table = visit.page.locator(".scroll").first
             script = "e => new Promise(done => setTimeout(() => done(e.className), 100))"
             assert ("wider" in table.evaluate(script)) is wider
+
+
+def test_no_letters_touch_on_a_phone(browser: Any, tmp_path: Path) -> None:
+    for seed in range(3):
+        make(tmp_path / f"periodic-seed{seed}", seed=seed, parts=1)
+        make(tmp_path / f"partial-seed{seed}", seed=seed)
+    written = write_page(tmp_path / "report.html", gather([tmp_path]))
+    for width in (420, 1300):
+        with browser.new_context(viewport={"width": width, "height": 844}) as context:
+            visit = Visit(context.new_page(), written)
+            texts = visit.page.locator("#chart-pareto-bytes .plot text").all()
+            boxes = [text.bounding_box() for text in texts]
+            touching = [
+                (texts[i].text_content(), texts[k].text_content())
+                for i, one in enumerate(boxes)
+                for k, other in enumerate(boxes[:i])
+                if one["x"] < other["x"] + other["width"] and other["x"] < one["x"] + one["width"]
+                if one["y"] + 2 < other["y"] + other["height"]
+                and other["y"] + 2 < one["y"] + one["height"]
+            ]
+            assert touching == []
 
 
 def test_a_watched_page_refreshes_and_keeps_what_was_chosen(browser: Any, tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import re
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from partavg.report import figures
 from partavg.report.charts import Chart, Line
 from partavg.report.curves import Curve
 from partavg.report.figures import write_figures
+from partavg.report.pareto import of_results
 from partavg.report.runs import gather, grouped
 
 pytest.importorskip("matplotlib")
@@ -87,4 +89,26 @@ def test_one_evaluation_is_a_bar_and_traffic_may_be_logarithmic(tmp_path: Path) 
     assert ">step<" not in text
     often = write_figures(tmp_path / "b", grouped(gather([tmp_path / "often"])), "svg")
     assert "accuracy_bytes" in {path.stem for path in often}
-    assert "logarithmic" in (tmp_path / "b" / "accuracy_bytes.svg").read_text()
+    text = (tmp_path / "b" / "accuracy_bytes.svg").read_text()
+    assert "logarithmic" in text
+    numbers = re.findall(r">([\d.]+)<", text.partition("logarithmic")[0])
+    assert {"0.02", "0.05", "0.1"} <= set(numbers), "as on the page, and no powers of ten"
+
+
+def test_many_schemes_are_named_on_the_front_and_long_names_have_room(tmp_path: Path) -> None:
+    for place in range(12):
+        make(tmp_path / "many" / f"a-scheme-with-a-long-name-{place}", sends=100 * place + 100)
+    for name in ("a-scheme-with-a-long-name-a", "a-scheme-with-a-long-name-b", "c", "d"):
+        make(tmp_path / "few" / name, parts=1)
+    for folder, legend in (("many", 0), ("few", 1)):
+        (paid, *_) = of_results(grouped(gather([tmp_path / folder])))
+        figure = figures._costs(paid)
+        assert len(figure.legends) == legend
+        low, high = figure.axes[0].get_ylim()
+        assert all(low < spot.y < high for spot in paid.spots)
+        for inside in figure.legends:
+            figure.canvas.draw()
+            box = inside.get_window_extent()
+            assert box.x0 >= 0
+            assert box.x1 <= figure.bbox.x1
+        assert bool(figure.axes[0].texts) is (not legend)

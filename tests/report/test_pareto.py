@@ -2,6 +2,8 @@
 
 import json
 import random
+import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -106,7 +108,48 @@ def test_the_page_shows_fronts(tmp_path: Path) -> None:
     picture = draw(costs(tmp_path / "more")["pareto-bytes"])
     assert picture.count(" dot") == 16
     names = [line.split(">")[1].split("<")[0] for line in picture.splitlines() if "named" in line]
-    assert names == ["partial", "synchronous", "slow"]
+    assert names == ["partial", "synchronous", "slow", "periodic"], "those on the front come first"
+
+
+def test_schemes_stand_at_their_price_and_side_by_side_only_where_they_would_hide_each_other() -> (
+    None
+):
+    lone = {"far": (20.0, 90.0), "high": (1.0, 85.0)}
+    same = {f"same-{place}": (1.0, 70.0) for place in range(20)}
+    reached = {**lone, **same}
+    spots = [Spot(place, name, *at) for place, (name, at) in enumerate(reached.items())]
+    found = Costs("k", "t", "n", "MB", "%", list(reached), spots, spots[:1], "", log_x=True)
+    axes = Axes((1, 20), (70, 90), "MB", log_x=True)
+    told = re.findall(r'd="M([-\d.]+),[\d.]+h.01"><title>([\w-]+): ', draw(found))
+    places = {name: float(x) for x, name in told}
+    assert [places[name] for name in lone] == [
+        pytest.approx(float(axes.across(price)), abs=0.1) for price, _ in lone.values()
+    ]
+    beside = [places[name] for name in same]
+    assert len(set(beside)) == 20
+    assert max(abs(x - float(axes.across(1))) for x in beside) < 15
+
+
+def test_who_is_behind_one_is_listed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ACCURACY, "slow", [0.5, 0.51, 0.52])
+    assert costs(tmp_path / "many")["pareto-bytes"].said.endswith(
+        "(20 MB, 91.00 %). periodic is behind partial (10.00 points of accuracy). slow is behind "
+        "synchronous (40.00 points of accuracy)."
+    )
+    monkeypatch.setitem(ACCURACY, "synchronous", [0.6, 0.51, 0.52])
+    assert costs(tmp_path / "one", seeds=1)["pareto-bytes"].said == (
+        "On the front: partial (1 MB, 81.00 %). Behind partial: periodic (11.00 points of "
+        "accuracy), synchronous (21.00 points of accuracy), slow (31.00 points of accuracy); "
+        "one seed: not evidence."
+    )
+
+
+def test_intervals_are_said_to_be_of_three_seeds_where_some_have_fewer(tmp_path: Path) -> None:
+    assert costs(tmp_path)["pareto-bytes"].note.endswith("; 95 % intervals of the means")
+    for seed in (1, 2):
+        shutil.rmtree(tmp_path / f"periodic-seed{seed}")
+    found = {one.key: one for one in of_results(grouped(gather([tmp_path])))}
+    assert found["pareto-bytes"].note.endswith("of the means where there are 3 seeds or more")
 
 
 def test_units_are_those_that_a_person_reads() -> None:
@@ -124,5 +167,8 @@ def test_axes_place_values_inside_the_picture() -> None:
         assert 56 <= x[0] < x[1] < x[2] <= 618
         y = [float(axes.down(value)) for value in (56, 60, 70)]
         assert 260 >= y[0] > y[1] > y[2] >= 11.9
+    last = Axes((1000, 1e7), (0, 1), "parameters", log_x=True).opened("")[-2]
+    assert ">10,000,000<" in last
+    assert 'x="590.0"' in last, "not beyond the edge"
     lone = Axes((0.0, 0.0), (0.5, 0.5), "MB sent")
     assert float(lone.across(0.0)) == pytest.approx(337)

@@ -8,7 +8,6 @@ import pytest
 from partavg import recipe as recipes
 from partavg.sweeps.findings import tuned
 from partavg.sweeps.of_recipe import RecipeSweep, grid_around
-from partavg.sweeps.outcome import note_diverged
 from partavg.sweeps.runner import Sweeping, Task
 from partavg.sweeps.search import Halving, Listed, best
 from partavg.sweeps.space import axes_of
@@ -36,7 +35,7 @@ class Pretended:
         known = (task.entry.scheme, lr, seed)
         value = self.accuracy(*known[: self.accuracy.__code__.co_argcount])
         if value is None:
-            note_diverged(task.entry, "too fast")
+            task.entry.folder.note_diverged("too fast")
             return
         path.mkdir(parents=True, exist_ok=True)
         (path / "environment.json").write_text('{"started": 0}')
@@ -136,7 +135,10 @@ def test_labels_name_the_settings_whatever_their_number(tmp_path: Path):
     planned = sweep(tmp_path, f"training.lr={','.join(str(k / 1000) for k in range(1, 102))}")
     labels = []
     Sweeping(planned, Listed(planned)).work(
-        lambda task: (labels.append(task.label), note_diverged(task.entry, "too fast"))
+        lambda task: (
+            labels.append(task.label),
+            task.entry.folder.note_diverged("too fast"),
+        )
     )
     assert {"periodic lr=0.001", "partial lr=0.101"} <= set(labels)
 

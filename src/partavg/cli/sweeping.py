@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from time import sleep
@@ -34,7 +34,6 @@ from partavg.sinks.progress import Display, display
 from partavg.stopping import StopRequest, stop_request
 from partavg.sweeps.claim import claim
 from partavg.sweeps.of_recipe import AROUND, RecipeSweep, grid_around
-from partavg.sweeps.outcome import note_diverged
 from partavg.sweeps.place import ENGINE, HELPERS, check_free, clear
 from partavg.sweeps.runner import Clock, Sweeping, Task
 from partavg.sweeps.search import Halving, Listed, Search
@@ -211,10 +210,8 @@ class _Worker:
         folder, samples = task.entry.folder, self._datasets(config.data)
         with output.bad_input():
             run = Run(config, samples, folder, resume=folder.exists, force=False)
-        try:
+        with suppress(Diverged):  # its folder says so
             drive.train(run, task.label, self._shown, self._request, "sweep", until=task.until)
-        except Diverged as error:
-            note_diverged(task.entry, str(error))
 
 
 def _choose_engine(sweep: RecipeSweep, datasets: Datasets) -> None:

@@ -274,7 +274,7 @@ _ALWAYS = (
            better="lower"),
     *_epsilons(),
     Metric("delta", _delta, "δ", "At which an ε is", kind="cost", column="at δ", form=".1e",
-           chart="none", progress="at δ = {:.1e}"),
+           chart="none", progress="at δ = {:.2g}"),
     Metric("tokens", _tokens, unit="M", kind="cost", column="M tokens seen", form=".2f",
            chart="none"),
     *_locals(),

@@ -10,7 +10,8 @@ import numpy as np
 from partavg.report.runs import Numbers
 
 WIDTH, HEIGHT = 640, 300
-LEFT, RIGHT, TOP, BOTTOM = 56, 22, 12, 40
+LEFT, RIGHT, TOP, BOTTOM = 56, 22, 22, 52  # above and below room for the larger letters of a phone
+_HALF_A_LETTER = 5
 _SQUEEZED = 4  # times as far as another goes what leaves the other no room
 
 
@@ -81,16 +82,26 @@ class Axes:
             y = float(self.down(tick))
             parts.append(
                 f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>'
-                f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{tick:g}</text>'
+                f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{mark(tick)}</text>'
             )
-        parts += [
-            f'<text x="{float(self.across(tick)):.1f}" y="{HEIGHT - BOTTOM + 18}" '
-            f'text-anchor="middle">{tick:g}</text>'
-            for tick in self._x_ticks
-        ]
+        for tick in self._x_ticks:
+            text = mark(tick)
+            x = min(float(self.across(tick)), WIDTH - _HALF_A_LETTER * len(text))
+            parts.append(
+                f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 24}" text-anchor="middle">{text}</text>'
+            )
         middle = (LEFT + WIDTH - RIGHT) / 2
         label = escape(self._label)
-        return [*parts, f'<text x="{middle}" y="{HEIGHT - 4}" text-anchor="middle">{label}</text>']
+        return [*parts, f'<text x="{middle}" y="{HEIGHT - 5}" text-anchor="middle">{label}</text>']
+
+
+def mark(tick: float) -> str:
+    """A number of an axis.
+
+    >>> mark(0.5), mark(5000), mark(1e6), mark(5e15)
+    ('0.5', '5000', '1,000,000', '5e+15')
+    """
+    return f"{tick:,.0f}" if 1e4 <= tick < 1e8 and tick == round(tick) else f"{tick:g}"
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:

@@ -43,10 +43,16 @@ def swatch(group: int) -> str:
     return f'<path class="line c{group % len(LIGHT.lines)} d{group % len(DASHES)}" d="M1 4H27"/>'
 
 
-def keys(named: Iterable[tuple[int, str]]) -> str:
+def _dot(group: int) -> str:
+    return f'<path class="line c{group % len(LIGHT.lines)} dot" d="M5 4h.01"/>'
+
+
+def keys(named: Iterable[tuple[int, str]], *, dots: bool = False) -> str:
     """The legend of a picture that stands alone: groups by their numbers and names."""
+    mark, width = (_dot, 10) if dots else (swatch, 28)
     items = (
-        f'<li><svg viewBox="0 0 28 8" aria-hidden="true">{swatch(group)}</svg> '
+        f'<li><svg viewBox="0 0 {width} 8" width="{width}" aria-hidden="true">'
+        f"{mark(group)}</svg> "
         f"<bdi>{escape(name)}</bdi></li>"
         for group, name in named
     )

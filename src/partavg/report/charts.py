@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+import numpy as np
+
 from partavg.metrics.metric import Metric
 from partavg.metrics.table import presented
 from partavg.report import curves
@@ -12,6 +14,7 @@ from partavg.report.curves import Curve
 from partavg.report.runs import Group, ShownRun
 
 _ROUNDS = 6  # in a window in which single rounds are to be seen
+_EXPLODED = 1e4  # times the median
 _LEAST = 1e-12  # what is sent before anything is has no place on a logarithmic scale
 _STEP, _ACCURACY, _BEST = "step", "Accuracy, %", "best local model"
 
@@ -50,6 +53,12 @@ class Chart:
     def unit(self) -> str:
         """The unit of y, if it has one."""
         return "%" if self.y_label.endswith("%") else ""
+
+    @property
+    def exploded(self) -> bool:
+        """Whether some values leave all others none of the height, as those of a divergence."""
+        values = np.abs(np.concatenate([line.curve.y for line in self.lines]))
+        return self.log and bool(values.max() > _EXPLODED * np.median(values) > 0)
 
     @property
     def once(self) -> bool:

@@ -27,6 +27,7 @@ def as_json(groups: Sequence[Group], drawn: Sequence[Chart], maps: Sequence[Heat
                 "unit": chart.unit,
                 "second": chart.second,
                 "logX": chart.log_x,
+                "exploded": chart.exploded,
                 "lines": [
                     {
                         "group": line.group,

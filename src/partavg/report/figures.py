@@ -8,9 +8,11 @@ import numpy as np
 
 from partavg.outputs import check_new
 from partavg.report import heat, palette, pareto, phases
+from partavg.report.axes import decades
 from partavg.report.charts import Chart, charts
 from partavg.report.palette import DASHES, LIGHT, SHARES, STROKE, class_color
-from partavg.report.runs import Group
+from partavg.report.runs import Group, Numbers
+from partavg.report.scatter import aside
 from partavg.report.sections import SPLITS, distinct_splits, few
 
 _COLORS = LIGHT.lines
@@ -24,6 +26,7 @@ _LOOK: dict[Any, Any] = {
 }  # fmt: skip
 _WINDOWS = ("discrepancy_early", "discrepancy_middle")
 _FEW_NAMED, _MOST_NAMED = 3, 8
+_LETTERS = 60  # of a legend, beside each other
 
 
 def write_figures(
@@ -98,7 +101,7 @@ def _lines(shown: Sequence[Chart], names: Sequence[str]) -> Any:
         if _flattened(chart):
             axes.set_yscale("log")
         if chart.log_x:
-            axes.set_xscale("log")
+            _logarithmic(axes, np.concatenate([line.curve.x for line in chart.lines]))
         if len(shown) > 1:
             axes.set_title(chart.title)
         if chart.second:
@@ -107,9 +110,15 @@ def _lines(shown: Sequence[Chart], names: Sequence[str]) -> Any:
     if named <= _FEW_NAMED:
         panels[0].legend()
     elif named <= _MOST_NAMED:  # no room for them inside
-        handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=3 * len(shown))
+        _legend_above(figure, panels[0], len(shown))
     return figure
+
+
+def _legend_above(figure: Any, axes: Any, panels: int = 1) -> None:
+    """A legend with as many columns as there is room for."""
+    handles, labels = axes.get_legend_handles_labels()
+    columns = min(3, _LETTERS // (max(map(len, labels)) + 6))
+    figure.legend(handles, labels, loc="outside upper center", ncols=max(1, columns) * panels)
 
 
 def _once(figure: Any, axes: Any, chart: Chart, names: Sequence[str]) -> Any:
@@ -128,16 +137,20 @@ def _once(figure: Any, axes: Any, chart: Chart, names: Sequence[str]) -> Any:
 
 def _costs(paid: pareto.Costs) -> Any:
     """Schemes as points with intervals, seeds faint; the front as a dotted line of steps."""
+    from matplotlib.transforms import ScaledTranslation
+
     figure, (axes,) = _axes()
     axes.set_xlabel(paid.x_label)
     axes.set_ylabel(paid.y_label)
     if paid.log_x:
-        axes.set_xscale("log")
+        _logarithmic(axes, [spot.x for spot in paid.spots])
     most = max(spot.x for spot in paid.spots)
     x = [*(spot.x for spot in paid.front), most]
     y = [*(spot.y for spot in paid.front), paid.front[-1].y]
     axes.plot(x, y, drawstyle="steps-post", color=LIGHT.soft, linestyle=":", linewidth=0.8)
+    shifts = aside(paid)
     for spot in paid.spots:
+        shift = ScaledTranslation(_COLUMN * shifts.get(spot.group, 0), 0, figure.dpi_scale_trans)
         low, high = spot.ends or (spot.y, spot.y)
         axes.errorbar(
             spot.x,
@@ -147,9 +160,24 @@ def _costs(paid: pareto.Costs) -> Any:
             color=_COLORS[spot.group % len(_COLORS)],
             alpha=0.35 if spot.faint else 1,
             label=None if spot.faint else _plain(spot.name),
+            transform=axes.transData + shift,
         )
-    figure.legend(loc="outside upper center", ncols=3)
+        axes.update_datalim([(spot.x, end) for end in (low, spot.y, high)])
+    axes.autoscale_view(scalex=not paid.log_x)
+    if len(paid.schemes) <= _MOST_NAMED:
+        _legend_above(figure, axes)
+    else:
+        for spot in paid.front:
+            axes.annotate(_plain(spot.name), (spot.x, spot.y), (3, 3), textcoords="offset points")
     return figure
+
+
+def _logarithmic(axes: Any, x: Sequence[float] | Numbers) -> None:
+    """A logarithmic axis below, with the plain numbers that the page has."""
+    marks = decades(min(x), max(x))
+    axes.set_xscale("log")
+    axes.minorticks_off()
+    axes.set_xticks(marks, [f"{mark:g}" for mark in marks])
 
 
 def _flattened(chart: Chart) -> bool:

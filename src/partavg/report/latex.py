@@ -29,7 +29,7 @@ def to_latex(groups: Sequence[Group], wanted: Sequence[str] | None = None) -> st
         r"% \usepackage{booktabs, graphicx}",
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{latex(_caption(groups))}}}",
+        rf"\caption{{{latex(_caption(groups))}}}\smallskip",
         r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
         rf"\begin{{tabular}}{{l{'r' * (len(shown.head) - 1)}}}",
         r"\toprule",

@@ -90,10 +90,8 @@ def of_results(groups: Sequence[Group]) -> list[Costs]:
                 ]
         if not means:
             continue
-        most = max(len(result.summaries) for result in results)
-        bars = "95 % intervals of the means" if most >= ENOUGH else NOT_EVIDENCE.get(most, "")
         best = front(means, metric.better)
-        note = f"{named(metric)} against {PAID[cost]}; {bars}"
+        note = f"{named(metric)} against {PAID[cost]}; {_bars(results)}"
         said = [on_front(best, unit, metric), *_behind(means, results, metric)]
         names = [result.scheme for result in results]
         found.append(costs(cost, note, metric, unit, names, [*seeds, *means], best, " ".join(said)))
@@ -121,6 +119,15 @@ def costs(
     )
 
 
+def _bars(results: Sequence[Result]) -> str:
+    """What bars are, or why there are none."""
+    counts = [len(result.summaries) for result in results]
+    if max(counts) < ENOUGH:
+        return NOT_EVIDENCE.get(max(counts), "")
+    fewer = "" if min(counts) >= ENOUGH else f" where there are {ENOUGH} seeds or more"
+    return f"95 % intervals of the means{fewer}"
+
+
 def _finite(result: Result, metric: Metric) -> dict[int, float]:
     values = result.by_seed(metric.key, metric.scale)
     return {seed: value for seed, value in values.items() if isfinite(value)}
@@ -146,7 +153,7 @@ def _behind(means: Sequence[Spot], results: Sequence[Result], metric: Metric) ->
         found.append((spot, ahead[0], pair))
     tested = [pair.p for *_, pair in found if pair.p is not None]
     corrected = iter(holm(tested))
-    said = []
+    said: dict[str, list[tuple[str, str, str]]] = {}
     for spot, ahead_of, pair in found:
         p = next(corrected) if pair.p is not None else None
         few = NOT_EVIDENCE.get(pair.seeds, "no seed in common") if p is None else ""
@@ -154,10 +161,19 @@ def _behind(means: Sequence[Spot], results: Sequence[Result], metric: Metric) ->
             f", a tie as far as {pair.seeds} seeds can tell" if p is not None and p >= LEVEL else ""
         )
         gap = pair.size if pair.seeds else "not compared"
-        said.append(
-            f"{spot.name} is behind {ahead_of.name} ({gap}{tie}{f'; {few}' if few else ''})."
-        )
-    return said
+        said.setdefault(ahead_of.name, []).append((spot.name, f"{gap}{tie}", few))
+    return [_listed(ahead_of, those) for ahead_of, those in said.items()]
+
+
+def _listed(ahead_of: str, those: Sequence[tuple[str, str, str]]) -> str:
+    """Who is behind one of the front; what is true of all of them is said once."""
+    few = {few for _, _, few in those}
+    common = f"; {few.pop()}" if len(few) == 1 and "" not in few else ""
+    details = [(name, gap if common or not few else f"{gap}; {few}") for name, gap, few in those]
+    if len(details) == 1:
+        name, gap = details[0]
+        return f"{name} is behind {ahead_of} ({gap}{common})."
+    return f"Behind {ahead_of}: {', '.join(f'{name} ({gap})' for name, gap in details)}{common}."
 
 
 def on_front(best: Sequence[Spot], unit: Unit, metric: Metric) -> str:

@@ -5,7 +5,7 @@ const LEFT = 56, RIGHT = 22, TOP = 12, BOTTOM = 40;
 const MOST_READ = 12;
 
 // What a reader chose, by names, so that it outlives a refresh.
-const state = { groups: new Set(), runs: new Set(), zoom: new Map(), log: new Set(), at: null };
+const state = { groups: new Set(), runs: new Set(), zoom: new Map(), log: new Set(), begun: new Set(), at: null };
 const byId = (id) => document.getElementById(id);
 let data, brushing = false;
 
@@ -37,6 +37,8 @@ class Plot {
     this.resetButton = figure.querySelector(".reset");
     this.resetButton.addEventListener("click", () => { this.zoom(null); this.box.focus(); });
     this.logButton = figure.querySelector(".log");
+    if (this.chart.exploded && !state.begun.has(this.key)) state.log.add(this.key);
+    state.begun.add(this.key);
     this.logButton?.addEventListener("click", () => {
       if (!state.log.delete(this.key)) state.log.add(this.key);
       this.draw();
@@ -92,7 +94,8 @@ class Plot {
     const clip = `clip-${this.key}`, parts = [];
     parts.push(this.make("clipPath", { id: clip }, this.make("rect", {
       x: LEFT, y: TOP - 4, width: width - LEFT - RIGHT, height: height - TOP - BOTTOM + 8 })));
-    for (const mark of marks) {
+    const every = Math.ceil(marks.length / 10);
+    for (const mark of marks.filter((_, place) => place % every === 0)) {
       const y = this.placeY(mark).toFixed(1);
       parts.push(this.make("path", { class: "grid", d: `M${LEFT} ${y}H${width - RIGHT}` }));
       parts.push(this.label(text(mark), LEFT - 6, Number(y) + 4, "end"));

@@ -51,6 +51,7 @@ class ShownRun:
     """The last step it took."""
     metrics: tuple[Metric, ...] = ()
     """Those that it was asked for beside the usual ones."""
+    diverged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +88,12 @@ class Group:
         if not open_runs:
             return ""
         step = min(run.step for run in open_runs)
+        lost = sum(run.diverged for run in open_runs)
         if len(self.runs) == 1:
-            return f"unfinished, step {step}"
-        return f"{len(open_runs)} of {len(self.runs)} unfinished, from step {step}"
+            return f"diverged after step {step}" if lost else f"unfinished, step {step}"
+        counts = {"diverged": lost, "unfinished": len(open_runs) - lost}
+        said = [f"{count} of {len(self.runs)} {how}" for how, count in counts.items() if count]
+        return f"{', '.join(said)}, from step {step}"
 
 
 def grouped(runs: Iterable[ShownRun]) -> list[Group]:
@@ -182,6 +186,7 @@ def load(path: Path, name: str, group: str) -> ShownRun:
         None if private else folder.split(),
         max(steps, default=int(summary.get("steps") or 0) if summary else 0),
         tuple(folder.metrics()),
+        diverged=bool(folder.why_diverged()),
     )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from partavg.report.chart import draw, keys
 from partavg.report.charts import Chart, Line
 from partavg.report.curves import Curve
+from partavg.report.pareto import named
 from partavg.sweeps.findings import Tuned
 from partavg.sweeps.space import Axis
 from partavg.verdict import name
@@ -35,10 +36,12 @@ def _figure(found: Sequence[Tuned], axis: Axis) -> str:
     log = positive and max(ends) >= 4 * min(ends)
     title = f"{name(metric).capitalize()} on validation samples against {axis.key}"
     best = "the best over all other settings, " if len(found[0].axes) > 1 else ""
-    chart = Chart(f"sweep-{axis.key}", title, "", axis.key, name(metric), lines, log_x=log)
+    note = f"{named(metric)}, {best}{found[0].by}; settings that diverged are left out"
+    label = f"{axis.key} (logarithmic)" if log else axis.key
+    chart = Chart(f"sweep-{axis.key}", title, "", label, name(metric), lines, log_x=log)
     legend = keys((line.group, found[line.group].scheme) for line in lines)
     return (
         f'<figure id="chart-sweep-{escape(axis.key)}" class="sweep"><figcaption>'
-        f'<h3>{escape(title)}</h3><span class="soft">{best}{found[0].by}</span>'
+        f'<h3>{escape(title)}</h3><span class="soft">{escape(note)}</span>'
         f'{legend}</figcaption><div class="plot">{draw(chart)}</div></figure>'
     )

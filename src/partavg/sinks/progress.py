@@ -9,10 +9,13 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    Task,
     TaskID,
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
+from rich.text import Text
 
 from partavg.metrics.metric import Metric, Row
 from partavg.metrics.table import presented
@@ -40,16 +43,32 @@ def display(console: Console) -> Display:
     return Bars(console) if console.is_terminal else Lines(console)
 
 
+class _Shortened(TextColumn):
+    """Text that alone is cut where a line is too short."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, table_column=Column())
+
+    def render(self, task: Task) -> Text:
+        text = super().render(task)
+        text.no_wrap, text.overflow = True, "ellipsis"
+        return text
+
+
+def _whole() -> Column:
+    return Column(no_wrap=True)
+
+
 class Bars:
     """A progress bar per run."""
 
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=10, finished_style="green"),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[status]}"),
-            TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+            BarColumn(bar_width=10, finished_style="green", table_column=_whole()),
+            MofNCompleteColumn(table_column=_whole()),
+            _Shortened("{task.fields[status]}"),
+            TimeRemainingColumn(compact=True, elapsed_when_finished=True, table_column=_whole()),
             console=console,
         )
         self._status = Status()

@@ -1,16 +1,12 @@
 """What is known of a tuning run, read from its folder: nothing is kept elsewhere."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from partavg.comparison import StartedRun
-from partavg.folder import RunFolder, write_json
+from partavg.folder import RunFolder
 from partavg.metrics.metric import Metric, Row
 from partavg.metrics.table import main_metric
-
-_DIVERGED = "diverged.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +34,7 @@ class Outcome:
 
 def outcome(folder: RunFolder, until: int | None = None) -> Outcome | None:
     """What became of a run up to a step, or to its end; None if it is not there yet."""
-    if (folder.path / _DIVERGED).exists():
+    if folder.why_diverged():
         return Outcome(0, {}, diverged=True)
     if until is None or (folder.finished and folder.summary()["steps"] <= until):
         if not folder.finished:
@@ -72,17 +68,6 @@ def together(found: Sequence[Outcome | None]) -> Outcome | None:
         if all(type(one.row.get(key)) in (int, float) for one in known)
     }
     return Outcome(min(one.step for one in known), means, metrics=first.metrics)
-
-
-def note_diverged(entry: StartedRun, why: str) -> None:
-    """Remember that a run diverged: it would again."""
-    write_json(entry.folder.path / _DIVERGED, {"why": why})
-
-
-def why_diverged(folder: RunFolder) -> str:
-    """What was said of a run that diverged; empty if it did not."""
-    path = folder.path / _DIVERGED
-    return str(json.loads(path.read_text(encoding="utf-8"))["why"]) if path.exists() else ""
 
 
 def better(metric: Metric, one: float | None, other: float | None) -> bool:

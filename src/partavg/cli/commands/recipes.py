@@ -22,7 +22,7 @@ def recipes(name: str | None) -> None:
     its text, to edit and run.
     """
     from partavg.cli import output
-    from partavg.cli.recipes_table import recipes_table
+    from partavg.cli.recipes_table import recipes_tables
     from partavg.recipes.files import find
 
     known = names()
@@ -31,6 +31,6 @@ def recipes(name: str | None) -> None:
         folder = name and name.removesuffix("/")
         if name is None or (folder in tables and name not in known):
             listed = [recipe for recipe in known if folder in (None, recipe.partition("/")[0])]
-            output.console().print(recipes_table(listed))
+            output.console().print(*recipes_tables(listed), sep="\n")
         else:
             click.echo(find(name).read_text(encoding="utf-8"), nl=False)
