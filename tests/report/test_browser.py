@@ -201,17 +201,19 @@ def test_a_watched_page_refreshes_and_keeps_what_was_chosen(browser: Any, tmp_pa
         server(Watcher(tmp_path, 0.2).page, 0) as served,
         browser.new_context(viewport={"width": 1200, "height": 900}) as context,
     ):
-        Thread(target=served.serve_forever, kwargs={"poll_interval": 0.05}).start()
+        serving = {"poll_interval": 0.05}
+        Thread(target=served.serve_forever, kwargs=serving, daemon=True).start()
         page = context.new_page()
         complaints: list[str] = []
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.set_default_timeout(1000 * seconds())
         page.goto(f"http://127.0.0.1:{served.server_port}/")
         page.get_by_role("button", name="two", exact=True).click()
-        plot = page.locator("#chart-loss .plot")
-        plot.focus()
-        page.keyboard.press("+")
-        page.locator("#reset-loss").wait_for()  # it is drawn anew
+        plot, reset = page.locator("#chart-loss .plot"), page.locator("#reset-loss")
+        while not reset.is_visible():  # a page that is drawn anew meanwhile hears no key
+            plot.focus()
+            page.keyboard.press("+")
+            page.wait_for_timeout(100)
         page.locator("summary").first.click()
         plot.focus()
         plot.locator("clipPath").wait_for(state="attached")
