@@ -42,20 +42,11 @@ os.environ.setdefault("PYTEST_TIMEOUT", str(seconds(600)))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first in each worker, so that none is left alone with them at the end.
+    """The longest first, so that no worker is left alone with them at the end.
 
-    pytest-xdist cuts the list into as many pieces as there are workers, before they steal from each
-    other. Coverage, which slows Python down, is measured in the first ten cases of each test.
+    Coverage, which slows Python down, is measured in the first ten cases of each test.
     """
-    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    quick = [item for item in items if not item.get_closest_marker("slow")]
-    share = -(-len(quick) // workers)
-    items[:] = [
-        item
-        for place in range(workers)
-        for item in (*slow[place::workers], *quick[place * share : (place + 1) * share])
-    ]
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     cases: Counter[str] = Counter()
     for item in items:
         test = item.nodeid.partition("[")[0]
