@@ -12,8 +12,9 @@ seed. A run is added to those that --out has when it is done, and what is not do
 is left out. `seconds` is the median of a run's rounds without the first, `whole` what all rounds
 of the work take, evaluations and the first round included: measured if all were run, else the
 first and so many times the mean of the others; `wall` is that of the process, imports included.
-All let threads wait as partavg does, which on a busy machine helps them. pfl is tried with each
-number of `--processes`. With `--data` the work cifar10 has CIFAR-10, else samples are made up.
+All let threads spin as long as partavg does at most; ours sleep sooner where the machine is busy.
+pfl is tried with each number of `--processes`. With `--data` the work cifar10 has CIFAR-10, else
+samples are made up.
 """
 
 import argparse
