@@ -100,6 +100,8 @@ def test_the_page_names_every_folder_and_file() -> None:
         (case(160, 160, 32, bias=True), HOPPER, "many channels"),
         (case(160, 192, 32), HOPPER, "many channels"),
         (case(160, 160, 32, 5), HOPPER, "many channels"),
+        (case(32, 64, 30, window=Window(), bias=True), HOPPER, "many channels"),
+        (case(32, 64, 30, 2), HOPPER, "many channels"),
         (case(160, 160, 32), AMPERE, "one worker at a time"),
         (case(160, 160, 32), INTERPRETER, "any channels"),
         (case(160, 320, 32, 3, 2), HOPPER, "squares"),

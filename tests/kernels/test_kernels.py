@@ -239,19 +239,27 @@ def test_images_with_four_channels() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "inputs", "outputs", "size", "side"),
-    [(2, 32, 64, 7, 3), (4, 48, 32, 4, 3), (2, 32, 32, 14, 5), (2, 32, 48, 8, 3)],
+    ("count", "inputs", "outputs", "size", "side", "rim"),
+    [
+        (2, 32, 64, 7, 3, (1, 1)),
+        (4, 48, 32, 4, 3, (1, 1)),
+        (2, 32, 32, 14, 5, (2, 2)),
+        (2, 32, 48, 8, 3, (1, 1)),
+        (2, 32, 64, 10, 3, (0, 0)),
+        (2, 32, 32, 8, 2, (0, 1)),
+        (1, 32, 32, 5, 3, (3, 2)),
+    ],
 )
 def test_convolutions_with_many_channels(
-    count: int, inputs: int, outputs: int, size: int, side: int
+    count: int, inputs: int, outputs: int, size: int, side: int, rim: tuple[int, int]
 ) -> None:
     x = torch.randn(2, count, inputs, size, size, requires_grad=True)
     flat = torch.randn(2, outputs * inputs * side * side + 8)
     weight = flat[:, 8:].view(2, outputs, inputs, side, side).requires_grad_()
     bias = torch.randn(2, outputs, requires_grad=True)
     given = zip(x, weight, bias, strict=True)
-    expected = torch.stack([F.conv2d(*each, 1, side // 2) for each in given])
-    found, again = ManyChannels.apply(x, weight, bias)
+    expected = torch.stack([F.conv2d(*each, 1, rim) for each in given])
+    found, again = ManyChannels.apply(x, weight, bias, rim)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
     outer, added = torch.randn_like(expected), torch.randn_like(x)
     leaves = x, weight, bias

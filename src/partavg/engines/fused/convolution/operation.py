@@ -53,7 +53,7 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, window: Window) -> 
     elif way == Convolution.MANY_CHANNELS:
         from partavg.engines.fused.convolution.many_channels import ManyChannels
 
-        both = ManyChannels.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+        both = ManyChannels.apply(x, weight, bias, window.rim)  # type: ignore[no-untyped-call]
     elif way == Convolution.ONE_WORKER_AT_A_TIME:
         from partavg.engines.fused.convolution.one_worker import OneWorkerAtATime
 
