@@ -1,6 +1,6 @@
 """All workers in one pass, layer by layer, with a worker axis in front of every tensor."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -66,7 +66,9 @@ class Fused:
         self._recompute = recompute and self.can_recompute
         self._losses = vmap(model.criterion)
         self._criterion = Criterion.of(model.criterion)
+        self._alone = self._program.used_once()
         self._places = self._written_at_once()
+        self._tickets: Tensor | None = None
         self._named = self._all_names()
         self._recorded = Recorded(self._pass)
         self._replayed = Replayed(self._gathered) if of_torch_or_ours(model.criterion) else None
@@ -92,6 +94,8 @@ class Fused:
     def _some(self, params: Tensor, buffers: Tensor, rows: slice, some: Batch) -> Gradients:
         """The gradients of a chunk."""
         if not self._ready and uses_triton(params):
+            count = 2 * self._program.convolutions, 2, min(self._chunk, len(params))
+            self._tickets = torch.zeros(count, dtype=torch.int32, device=self._device)
             with compiling_ahead():
                 self._differentiate(params[rows], buffers[rows].clone(), some, self._ignored(some))
         self._ready = True
@@ -128,9 +132,8 @@ class Fused:
         views = layout.views(found)
         places = {name: views[name] for name in self._places}
         losses, grads = self._differentiate(params, buffers, batch, ignored, places)
-        for place, grad in zip(views.values(), grads, strict=True):
-            if grad.data_ptr() != place.data_ptr():
-                place.copy_(grad)
+        for place, grad in _elsewhere(views, grads):
+            place.copy_(grad)
         return losses, columns(found)
 
     def _halves(
@@ -140,11 +143,17 @@ class Fused:
         losses, found = params.new_empty(len(params)), torch.empty_like(params)
 
         def half(rows: slice) -> None:
-            own = batch.some(rows)
+            own, views = batch.some(rows), self._model.params.views(found[rows])
+            places = {name: view for name, view in views.items() if name in self._alone}
             losses[rows], grads = self._differentiate(
-                params[rows], buffers[rows], own, self._ignored(own)
+                params[rows], buffers[rows], own, self._ignored(own), places, rows.start
             )
-            torch.cat([grad.reshape(len(grad), -1) for grad in grads], 1, out=found[rows])
+            left = _elsewhere(views, grads)
+            if len(left) == len(views):
+                torch.cat([grad.reshape(len(grad), -1) for grad in grads], 1, out=found[rows])
+            else:
+                for place, grad in left:
+                    place.copy_(grad)
 
         middle = len(params) // 2
         both = slice(0, middle), slice(middle, len(params))
@@ -158,10 +167,12 @@ class Fused:
         batch: Batch,
         ignored: int | None,
         places: Mapping[str, Tensor] | None = None,
+        first: int = 0,
     ) -> tuple[Tensor, list[Tensor]]:
         """The losses of the rows and the gradient of each tensor; updates the buffers.
 
-        A class may be `ignored`. Some gradients are written into their `places`.
+        A class may be `ignored`. Some gradients are written into their `places`. The first row is
+        the `first` one of a pass.
         """
         views = self._model.params.views(params)
         leaves = {name: view.detach().requires_grad_() for name, view in views.items()}
@@ -170,7 +181,9 @@ class Fused:
         tensors = self._tensors(leaves, {**kept, **counted})
         if not isinstance(batch.inputs, Tensor):
             raise Uncovered("inputs of several tensors are not covered")
-        rows = Rows(tensors, batch.keys, self._compute, places, recompute=self._recompute)
+        tickets = None if self._tickets is None else self._tickets[..., first : first + len(params)]
+        given = tensors, batch.keys, self._compute, places, tickets
+        rows = Rows(*given, recompute=self._recompute)
         losses = self._losses_of(rows, batch, ignored)
         # Rows do not depend on each other: the gradient of the sum is that of each of them.
         with without_side_stream(self._program.shares_parameters):
@@ -255,3 +268,11 @@ class Fused:
                 views[key] += 1
                 cumulative += [key] if layer.momentum is None else []
         return ticks.to(self._device) if ticks.any() else None, cumulative
+
+
+def _elsewhere(
+    places: Mapping[str, Tensor], grads: Sequence[Tensor]
+) -> list[tuple[Tensor, Tensor]]:
+    """The gradients that were not written where they belong, with their places."""
+    both = zip(places.values(), grads, strict=True)
+    return [(place, grad) for place, grad in both if grad.data_ptr() != place.data_ptr()]

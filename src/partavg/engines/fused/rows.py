@@ -1,7 +1,7 @@
 """What the layers of a program read of the workers, and the keys they draw from."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,12 +10,26 @@ from torch.utils.checkpoint import checkpoint
 from partavg.engines.dropout import NEXT
 
 
+class Places(NamedTuple):
+    """Where a convolution may write the gradients of its weights, and of a norm before it."""
+
+    weight: Tensor | None = None
+    norm: tuple[Tensor, Tensor] | None = None
+    """Of its weight and bias."""
+    tickets: Tensor | None = None
+    """Zeros [2, m], and zeros again after a pass, by which blocks of a kernel know the last one."""
+
+
+NOWHERE = Places()
+
+
 class Rows:
     """Named parameters and buffers of some workers, [m, …] each, for one pass.
 
     `compute` is the dtype of activations and of the weights that multiply them. `gradients` is
-    where the gradients of some parameters may be written, by the parameters' first names. With
-    `recompute` activations of pieces are computed twice, not kept.
+    where the gradients of some parameters may be written, by the parameters' first names; there are
+    `tickets` [n, 2, m] for n convolutions. With `recompute` activations of pieces are computed
+    twice, not kept.
     """
 
     def __init__(
@@ -24,12 +38,14 @@ class Rows:
         keys: Tensor,
         compute: torch.dtype,
         gradients: Mapping[str, Tensor] | None = None,
+        tickets: Tensor | None = None,
         *,
         recompute: bool = False,
     ) -> None:
         self._tensors = tensors
         self._keys = keys
         self._gradients = gradients or {}
+        self._tickets: Iterator[Tensor] = iter(()) if tickets is None else iter(tickets)
         self.compute = compute
         self.recompute = recompute
 
@@ -57,6 +73,16 @@ class Rows:
     def gradient_of(self, layer: str, name: str) -> Tensor | None:
         """Where the gradient of a layer's parameter is to be written, if anywhere."""
         return self._gradients.get(f"{layer}.{name}" if layer else name)
+
+    def places(self, convolution: str, norm: str | None = None) -> Places:
+        """Where the gradients of a convolution and of a norm before it may be written."""
+        both = None if norm is None else self.norm_places(norm)
+        return Places(self.gradient_of(convolution, "weight"), both, next(self._tickets, None))
+
+    def norm_places(self, norm: str) -> tuple[Tensor, Tensor] | None:
+        """Where those of a norm's weight and bias may be written, if both may."""
+        weight, bias = self.gradient_of(norm, "weight"), self.gradient_of(norm, "bias")
+        return None if weight is None or bias is None else (weight, bias)
 
     def for_all(self, value: Any) -> Any:
         """What is the same for all workers, as everything else: [m, …]; never a copy."""

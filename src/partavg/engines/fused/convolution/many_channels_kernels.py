@@ -9,7 +9,6 @@ box is the right factor of a product: as the left one Triton would take it throu
 import triton
 import triton.language as tl
 
-
 # Kernels for every size, or some for 1 and others for multiples of 16, would take long to compile.
 _SIZES = ["images", "bias_stride", "TALL", "WIDE", "PAD_H", "PAD_W"]
 

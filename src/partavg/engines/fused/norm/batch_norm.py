@@ -82,6 +82,7 @@ class BatchNorm(torch.autograd.Function):
         residual: Tensor | None,
         settings: NormSettings,
         statistics: Statistics | None,
+        into: tuple[Tensor, Tensor] | None,
     ) -> Tensor:
         x = channels_last(x)
         residual = None if residual is None else channels_last(residual)
@@ -89,7 +90,7 @@ class BatchNorm(torch.autograd.Function):
         mean, rstd = normalize(x, statistics or measure(x), weight, bias, residual, settings, y)
         keeps_y = settings.relu and residual is not None
         ctx.save_for_backward(x, y if keeps_y else None, mean, rstd)
-        ctx.affine = weight, bias
+        ctx.affine, ctx.into = (weight, bias), into
         ctx.added, ctx.relu, ctx.fixed = residual is not None, settings.relu, settings.fixed
         return channels_first(y)
 
@@ -108,12 +109,12 @@ class BatchNorm(torch.autograd.Function):
             **norm.constants(),
             **shape.constants,
         )
-        dx, added, *own = gradient(norm, grad, felt(sums) if ctx.fixed else sums)
+        dx, added, *own = gradient(norm, grad, felt(sums) if ctx.fixed else sums, ctx.into)
         if ctx.fixed and weight is not None:
             total, along = sums.sum(1).unbind(1)
             own = [along, total]
         grown = None if added is None else channels_first(added)
-        return channels_first(dx), *own, grown, None, None
+        return channels_first(dx), *own, grown, None, None, None
 
 
 def measure(x: Tensor) -> Statistics:
@@ -182,17 +183,18 @@ def felt(sums: Tensor) -> Tensor:
 
 
 def gradient(
-    norm: Normalized, grad: Tensor, sums: Tensor
+    norm: Normalized, grad: Tensor, sums: Tensor, into: tuple[Tensor, Tensor] | None = None
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
     """The gradients of x, of what was added, of weight and bias.
 
     `sums` [m, partials, 2, c] are of the gradient, and of it times the normalized x. With neither
-    an addition nor a ReLU, `grad` is that of the normalized x itself.
+    an addition nor a ReLU, `grad` is that of the normalized x itself. Those of weight and bias are
+    written `into` a place.
     """
     x, mean, shape = norm.x, norm.mean, _Shape(norm.x)
     dx = torch.empty_like(x)
     dresidual = torch.empty_like(x) if norm.added else None
-    dweight, dbias = torch.empty((2, *mean.shape), dtype=mean.dtype, device=x.device).unbind()
+    dweight, dbias = into or torch.empty((2, *mean.shape), dtype=mean.dtype, device=x.device)
     launch(
         kernels.norm_backward,
         shape.grid,
@@ -204,7 +206,12 @@ def gradient(
             dweight,
             dbias,
         ),
-        {**shape.sizes, "stride": _stride(norm.weight), "tiles": sums.shape[1]},
+        {
+            **shape.sizes,
+            "stride": _stride(norm.weight),
+            "apart": dweight.stride(0),
+            "tiles": sums.shape[1],
+        },
         TILES=SPLITS,
         **norm.constants(),
         **shape.constants,

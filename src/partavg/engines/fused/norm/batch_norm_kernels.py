@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 # Kernels for every size, or some for 1 and others for multiples of 16, would take long to compile.
-_SIZES = ["pixels", "tiles", "PER", "OF", "stride", "running_stride", "eps", "momentum"]
+_SIZES = ["pixels", "tiles", "PER", "OF", "stride", "apart", "running_stride", "eps", "momentum"]
 
 
 @triton.jit(do_not_specialize=_SIZES)
@@ -180,6 +180,7 @@ def norm_backward(
     dbias,
     pixels,
     stride,
+    apart,
     tiles,
     PER,
     C: tl.constexpr,
@@ -200,8 +201,8 @@ def norm_backward(
     total = tl.sum(tl.load(where, mask=known, other=0.0), 0)
     along = tl.sum(tl.load(where + C, mask=known, other=0.0), 0)
     if AFFINE and tile == 0:
-        tl.store(dbias + worker * C + c, total, mask=c < C)
-        tl.store(dweight + worker * C + c, along, mask=c < C)
+        tl.store(dbias + worker * apart + c, total, mask=c < C)
+        tl.store(dweight + worker * apart + c, along, mask=c < C)
     total = (total / pixels)[None, :]
     along = (along / pixels)[None, :]
     center = tl.load(mean + worker * C + c, mask=c < C, other=0.0)[None, :]

@@ -35,11 +35,12 @@ def run(
     own = NormParameters.of(rows, name)
     if not layer.training and own.running is not None:
         return by_fixed_statistics(x, own, layer.eps, residual, relu)
+    into = rows.norm_places(name)
     momentum = layer.momentum
     if momentum is None:  # a cumulative mean
         batches = rows.maybe(name, "num_batches_tracked")
         momentum = None if batches is None else 1 / (batches + 1).unsqueeze(1)
-    return batch_norm(x, own, layer.eps, momentum, residual, relu, statistics)
+    return batch_norm(x, own, layer.eps, momentum, residual, relu, statistics, into)
 
 
 def by_fixed_statistics(
@@ -54,7 +55,7 @@ def by_fixed_statistics(
     settings = NormSettings(None, eps, 0.0, relu, fixed=True)
     fixed = Statistics.fixed(own.running, x[0, :, 0].numel())
     y: Tensor = BatchNorm.apply(  # type: ignore[no-untyped-call]
-        x, own.weight, own.bias, residual, settings, fixed
+        x, own.weight, own.bias, residual, settings, fixed, None
     )
     return y
 
@@ -67,10 +68,12 @@ def batch_norm(
     residual: Tensor | None,
     relu: bool,
     statistics: "Statistics | None" = None,
+    into: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """Normalize x [m, n, c, …] by the statistics of each worker's batch; update the running ones.
 
-    `momentum` is the weight of this batch in them, for all workers or [m, 1].
+    `momentum` is the weight of this batch in them, for all workers or [m, 1]. The gradients of
+    weight and bias may be written `into` a place.
     """
     if dispatch.norm(x.dtype, momentum, device_of(x)) == Norm.TORCH:
         return reference.batch_norm(x, own, eps, momentum, residual, relu)
@@ -80,7 +83,7 @@ def batch_norm(
     assert not isinstance(momentum, Tensor)  # dispatch has seen it
     settings = NormSettings(running, eps, momentum or 0.0, relu)
     y: Tensor = BatchNorm.apply(  # type: ignore[no-untyped-call]
-        x, own.weight, own.bias, residual, settings, statistics
+        x, own.weight, own.bias, residual, settings, statistics, into
     )
     return y
 
@@ -97,7 +100,8 @@ def run_groups(
     if _differs(residual, x):
         return _added(run_groups(layer, rows, name, x), residual, relu)
     affine = rows.maybe(name, "weight"), rows.maybe(name, "bias")
-    return group_norm(x, *affine, layer.num_groups, layer.eps, residual, relu)
+    into = rows.norm_places(name)
+    return group_norm(x, *affine, layer.num_groups, layer.eps, residual, relu, into)
 
 
 def group_norm(
@@ -108,10 +112,11 @@ def group_norm(
     eps: float,
     residual: Tensor | None,
     relu: bool,
+    into: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """Normalize x [m, n, c, …] by the statistics of groups of each sample's channels; add; ReLU.
 
-    Weights and biases are [m, c].
+    Weights and biases are [m, c]; their gradients may be written `into` a place.
     """
     if dispatch.group_norm(x.shape[2] // groups, x.dtype, device_of(x)) == Norm.TORCH:
         return reference.group_norm(x, weight, bias, groups, eps, residual, relu)
@@ -119,7 +124,7 @@ def group_norm(
 
     settings = GroupSettings(groups, eps, relu)
     y: Tensor = GroupNorm.apply(  # type: ignore[no-untyped-call]
-        x, weight, bias, residual, settings
+        x, weight, bias, residual, settings, into
     )
     return y
 
