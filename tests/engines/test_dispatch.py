@@ -206,6 +206,10 @@ def test_dropout() -> None:
     assert dispatch.drops_by_triton(x, AMPERE)
     assert not dispatch.drops_by_triton(x.mT, AMPERE)
     assert not dispatch.drops_by_triton(x[:, :0], AMPERE)
+    pixels = torch.empty(3, 8, 4, 4, 16)
+    assert dispatch.drops_by_triton(pixels.movedim(-1, 2), AMPERE)
+    assert not dispatch.drops_by_triton(pixels.movedim(-1, 2)[:, :, 1:], AMPERE)
+    assert not dispatch.drops_by_triton(pixels.movedim(-1, 3), AMPERE)
     assert not dispatch.drops_by_triton(x.double(), AMPERE)
     assert not dispatch.drops_by_triton(x, CPU)
 

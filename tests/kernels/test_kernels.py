@@ -1,6 +1,7 @@
 """Triton's kernels against plain torch, by Triton's interpreter: TRITON_INTERPRET=1 pytest."""
 
 import importlib
+import itertools
 import os
 from functools import partial
 from typing import Any
@@ -26,14 +27,18 @@ if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs TRITON_INTERPRET=1 or a GPU", allow_module_level=True)
 
 from partavg.engines.fused import Fused
+from partavg.engines.fused.channels import channels_first, channels_last
 from partavg.engines.fused.comparison import Setting
 from partavg.engines.fused.convolution.any_channels import four_channels
 from partavg.engines.fused.convolution.many_channels import ManyChannels
 from partavg.engines.fused.dispatch import Device
+from partavg.engines.fused.dropout import operation as dropout
+from partavg.engines.fused.dropout import reference as dropout_reference
 from partavg.engines.fused.norm import batch_norm, operation
 from partavg.engines.fused.norm.batch_norm import NormSettings
 from partavg.engines.fused.norm.parameters import NormParameters
 from partavg.engines.fused.pool import operation as pool
+from partavg.engines.fused.rows import Rows
 from partavg.kernels import sums
 from partavg.kernels.cast import cast
 
@@ -117,6 +122,31 @@ def test_operations_equal_their_references(folder: str) -> None:
     for each in benchmark.comparisons(setting):
         for one, other in zip(each.run(each.operation), each.run(each.reference), strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-3, msg=each.title)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("shape", [(2, 3, 5, 7, 6), (2, 2, 130, 3, 1), (2, 3, 20, 9)])
+def test_masks_of_dropout_do_not_depend_on_where_channels_lie(
+    shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    torch.manual_seed(0)
+    keys = torch.randint(-(2**62), 2**62, shape[:1])
+    given, outer = torch.randn(2, *shape).to(dtype)
+    leaf = given.clone().requires_grad_()
+    expected = dropout_reference.dropout(F.dropout, leaf, keys, 0.3)
+    expected = expected.detach(), *torch.autograd.grad(expected, leaf, outer)
+    for last, grad_last in itertools.product((True, False), repeat=2):
+        x, grad = (
+            channels_first(channels_last(tensor)) if lies_last else tensor
+            for tensor, lies_last in ((given, last), (outer, grad_last))
+        )
+        x = x.detach().requires_grad_()
+        y = dropout.run(F.dropout, Rows({}, keys, dtype), "", x, 0.3)
+        assert "Keyed" in str(y.grad_fn)
+        found = y.detach(), *torch.autograd.grad(y, x, grad)
+        for ours, theirs in zip(found, expected, strict=True):
+            assert torch.equal(ours, theirs)
+            assert ours.stride() == x.stride()
 
 
 def test_rows_in_another_precision() -> None:
