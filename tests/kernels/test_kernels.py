@@ -38,6 +38,7 @@ from partavg.engines.fused.norm import batch_norm, operation
 from partavg.engines.fused.norm.batch_norm import NormSettings
 from partavg.engines.fused.norm.parameters import NormParameters
 from partavg.engines.fused.pool import operation as pool
+from partavg.engines.fused.pool import reference as pool_reference
 from partavg.engines.fused.rows import Rows
 from partavg.kernels import sums
 from partavg.kernels.cast import cast
@@ -179,6 +180,24 @@ def test_the_largest_of_four(by: Any, args: Any, size: tuple[int, int], ours: bo
         found.append((y.detach(), x.grad))
     for one, other in zip(*found, strict=True):
         assert torch.equal(one.nan_to_num(9.0), other.nan_to_num(9.0))
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 20, 3, 5), (2, 1, 140, 8, 8), (1, 2, 3, 40, 30)])
+def test_the_mean_of_all_pixels(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    x = channels_first(channels_last(torch.randn(shape))).requires_grad_()
+    exact = x.detach().double().requires_grad_()
+    outer = torch.randn(*shape[:3], 1, 1)
+    y = pool.run(nn.AdaptiveAvgPool2d(1), None, "", x)
+    expected = pool_reference.pool(nn.AdaptiveAvgPool2d(1), exact)
+    (dx,) = torch.autograd.grad(y, x, outer)
+    (exact_dx,) = torch.autograd.grad(expected, exact, outer.double())
+    assert "MeanOfPixels" in str(y.grad_fn)
+    torch.testing.assert_close(y.double(), expected)
+    torch.testing.assert_close(dx.double(), exact_dx)
+    assert channels_last(dx).data_ptr() == dx.data_ptr(), "no copy for the layer before it"
+    again = pool.run(nn.AdaptiveAvgPool2d(1), None, "", x.detach().contiguous().requires_grad_())
+    assert "MeanBackward1" in str(again.grad_fn), "torch's own, where channels do not lie last"
 
 
 @pytest.mark.parametrize(

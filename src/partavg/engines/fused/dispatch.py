@@ -195,6 +195,12 @@ def _by_two(
     return len(shape) == 5 and plain and even and two
 
 
+def averages_by_triton(x: Tensor, device: Device) -> bool:
+    """Whether a kernel takes the mean of pixels of x [m, n, c, h, w]: channels must lie last."""
+    lies = x.ndim == 5 and has_channels_last(x) and x.numel() > 0
+    return device.triton and x.dtype != torch.float64 and lies
+
+
 def casts_by_triton(weight: Tensor, dtype: torch.dtype, device: Device) -> bool:
     """Whether a kernel converts the weights of a linear layer: each row must lie in one piece."""
     return weight.dtype != dtype and device.triton and weight[0].is_contiguous()
