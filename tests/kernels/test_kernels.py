@@ -82,10 +82,53 @@ def test_fixed_statistics_and_the_way_back(added: bool, affine: bool) -> None:
         own = NormParameters(weight, bias, *running)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(operation, "device_of", lambda x, on=triton: Device(on, on, on, on))
-            y = operation.by_fixed_statistics(first, own, 1e-5, other, relu=True)
+            y, _ = operation.by_fixed_statistics(first, own, 1e-5, other, relu=True)
         found.append([y, *torch.autograd.grad(y, leaves, outer)])
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+class Before(nn.Module):
+    """A norm before a layer, and a shortcut around both."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.start, self.norm, self.end = nn.Linear(5, 20), norm, nn.Linear(20, 20)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.start(x)
+        return x + self.end(F.relu(self.norm(x)))
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d(20), nn.BatchNorm1d(20, affine=False).eval()])
+def test_gradients_beside_a_norm_are_added_by_its_kernel(
+    norm: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    added, gradient = [], batch_norm.gradient
+    monkeypatch.setattr(
+        batch_norm, "gradient", lambda *given: added.append(given[3]) or gradient(*given)
+    )
+    model = RowModel(Before(norm), F.cross_entropy, torch.device("cpu"))
+    params, buffers = model.start()
+    rows = params + 0.1 * torch.randn(2, len(params)), buffers.repeat(2, 1)
+    batch = Batch(torch.randn(2, 6, 5), torch.randint(0, 20, (2, 6)), torch.arange(2))
+    found = []
+    for engine in (Looped(model), Fused(model, 2)):
+        each = [(part.losses, *(grad for _, grad in part.pieces)) for part in engine(*rows, batch)]
+        found.append([torch.cat(several) for several in zip(*each, strict=True)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    assert added
+    assert all(beside is not None for beside in added)
+
+
+def test_others_alone_use_what_a_norm_is_given() -> None:
+    x = torch.randn(2, 3, 16, 4, 4, requires_grad=True)
+    own = NormParameters(torch.ones(2, 16), torch.zeros(2, 16), None, None)
+    again = operation.batch_norm(x, own, 1e-5, None, None, relu=True).x
+    (found,) = torch.autograd.grad(again.sum(), x)
+    assert torch.equal(found, torch.ones_like(x))
 
 
 def test_squared_distances() -> None:

@@ -71,7 +71,10 @@ class Normalized(NamedTuple):
 
 
 class BatchNorm(torch.autograd.Function):
-    """Normalizes by the batch's own statistics, adds, applies ReLU; updates running statistics."""
+    """Normalizes by the batch's own statistics, adds, applies ReLU; updates running statistics.
+
+    Also returns its input, for others to use: their gradients are added on the way.
+    """
 
     @staticmethod
     def forward(
@@ -82,7 +85,8 @@ class BatchNorm(torch.autograd.Function):
         residual: Tensor | None,
         settings: NormSettings,
         statistics: Statistics | None,
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
         x = channels_last(x)
         residual = None if residual is None else channels_last(residual)
         y = torch.empty_like(x)
@@ -91,10 +95,12 @@ class BatchNorm(torch.autograd.Function):
         ctx.save_for_backward(x, y if keeps_y else None, mean, rstd)
         ctx.affine = weight, bias
         ctx.added, ctx.relu, ctx.fixed = residual is not None, settings.relu, settings.fixed
-        return channels_first(y)
+        return channels_first(y), channels_first(x)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
+    def backward(ctx: Any, grad: Tensor | None, beside: Tensor | None) -> Any:
+        if grad is None:
+            return beside, *[None] * 5
         (x, y, mean, rstd), (weight, bias) = ctx.saved_tensors, ctx.affine
         norm = Normalized(x, y, mean, rstd, weight, bias, ctx.added, ctx.relu)
         grad = channels_last(grad)
@@ -108,7 +114,8 @@ class BatchNorm(torch.autograd.Function):
             **norm.constants(),
             **shape.constants,
         )
-        dx, added, *own = gradient(norm, grad, felt(sums) if ctx.fixed else sums)
+        other = None if beside is None else channels_last(beside)
+        dx, added, *own = gradient(norm, grad, felt(sums) if ctx.fixed else sums, other)
         if ctx.fixed and weight is not None:
             total, along = sums.sum(1).unbind(1)
             own = [along, total]
@@ -182,12 +189,13 @@ def felt(sums: Tensor) -> Tensor:
 
 
 def gradient(
-    norm: Normalized, grad: Tensor, sums: Tensor
+    norm: Normalized, grad: Tensor, sums: Tensor, beside: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
     """The gradients of x, of what was added, of weight and bias.
 
     `sums` [m, partials, 2, c] are of the gradient, and of it times the normalized x. With neither
-    an addition nor a ReLU, `grad` is that of the normalized x itself.
+    an addition nor a ReLU, `grad` is that of the normalized x itself. `beside`, the gradient by
+    others that use x, is added to its own.
     """
     x, mean, shape = norm.x, norm.mean, _Shape(norm.x)
     dx = torch.empty_like(x)
@@ -199,6 +207,7 @@ def gradient(
         (
             *norm.arguments(grad),
             sums,
+            dx if beside is None else beside,
             dx,
             dx if dresidual is None else dresidual,
             dweight,
@@ -206,6 +215,7 @@ def gradient(
         ),
         {**shape.sizes, "stride": _stride(norm.weight), "tiles": sums.shape[1]},
         TILES=SPLITS,
+        BESIDE=beside is not None,
         **norm.constants(),
         **shape.constants,
     )
