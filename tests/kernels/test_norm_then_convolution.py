@@ -183,7 +183,7 @@ def _normalize(
     return mean, rstd
 
 
-def _gradient(norm: Any, grad: Tensor, sums: Tensor, into: Any) -> Any:
+def _gradient(norm: Any, grad: Tensor, sums: Tensor, *, into: Any) -> Any:
     total, along = sums.sum(1).unbind(1)
     if into is not None:
         along, total = (own.copy_(one) for own, one in zip(into, (along, total), strict=True))

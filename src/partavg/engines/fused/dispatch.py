@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from partavg.engines.fused.channels import has_channels_last
 from partavg.engines.fused.convolution.box import Box, Sizes
 from partavg.engines.fused.convolution.case import Case
 from partavg.engines.fused.convolution.squares_cuda import Squares
@@ -193,6 +194,12 @@ def _by_two(
     return len(shape) == 5 and plain and even and two
 
 
+def averages_by_triton(x: Tensor, device: Device) -> bool:
+    """Whether a kernel takes the mean of pixels of x [m, n, c, h, w]: channels must lie last."""
+    lies = x.ndim == 5 and has_channels_last(x) and x.numel() > 0
+    return device.triton and x.dtype != torch.float64 and lies
+
+
 def casts_by_triton(weight: Tensor, dtype: torch.dtype, device: Device) -> bool:
     """Whether a kernel converts the weights of a linear layer: each row must lie in one piece."""
     return weight.dtype != dtype and device.triton and weight[0].is_contiguous()
@@ -230,7 +237,8 @@ def turns_by_triton(x: Tensor, cos: Tensor, device: Device) -> bool:
 
 def drops_by_triton(x: Tensor, device: Device) -> bool:
     """Whether a kernel draws the masks of dropout on the way: x must lie in one piece."""
-    return device.triton and x.dtype != torch.float64 and x.is_contiguous() and x.numel() > 0
+    whole = x.is_contiguous() or has_channels_last(x)
+    return device.triton and x.dtype != torch.float64 and whole and x.numel() > 0
 
 
 def crosses_by_triton(dtype: torch.dtype, device: Device) -> bool:

@@ -15,7 +15,7 @@ from partavg.core.loop import Batch, Gradients
 from partavg.engines.fused.cuda_graph import Recorded
 from partavg.engines.fused.head_loss import operation as head_loss
 from partavg.engines.fused.head_loss.operation import Criterion
-from partavg.engines.fused.precision import Exactness, Precision, compute_dtype
+from partavg.engines.fused.precision import Exactness, Precision, cast, compute_dtype
 from partavg.engines.fused.program import Program, Uncovered
 from partavg.engines.fused.replay import Replayed
 from partavg.engines.fused.rows import Rows
@@ -70,7 +70,7 @@ class Fused:
         self._places = self._written_at_once()
         self._tickets: Tensor | None = None
         self._named = self._all_names()
-        self._recorded = Recorded(self._pass)
+        self._recorded = Recorded(self._pass, partial(cast, compute=self._compute))
         self._replayed = Replayed(self._gathered) if of_torch_or_ours(model.criterion) else None
         self._ready = False
         self._ticks, self._cumulative = self._count_batches()

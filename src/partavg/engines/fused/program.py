@@ -244,7 +244,8 @@ class Program:
                 values[conv], values[node], statistics[conv] = both
                 return
         run = coverage.COVERED[type(layer)].run
-        values[node] = run(layer, rows, name, x, residual, relu=relu, statistics=known)
+        found = run(layer, rows, name, x, residual, relu=relu, statistics=known)
+        values[node], values[source] = found
 
     def _drop_unused(self) -> None:
         """Convolutions whose outputs nobody uses have no gradient to send back."""

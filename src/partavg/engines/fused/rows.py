@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from partavg.engines.dropout import NEXT
+from partavg.engines.fused.precision import cast
 
 
 class Places(NamedTuple):
@@ -91,8 +92,8 @@ class Rows:
         return value.expand(self.workers, *value.shape) if isinstance(value, Tensor) else value
 
     def cast(self, value: Tensor) -> Tensor:
-        """A value as activations are computed; whole numbers stay what they are."""
-        return value.to(self.compute) if value.is_floating_point() else value
+        """A value as activations are computed."""
+        return cast(value, self.compute)
 
     def next_keys(self) -> Tensor:
         """Keys [m] for the next dropout of this pass: each draws from others."""

@@ -175,7 +175,7 @@ class NormThenFewChannels(torch.autograd.Function):
         else:
             norm = Normalized(x, None, mean, rstd, weight, bias, added=False, relu=False)
             into = None if summed else room.norm
-            dx, _, *found = gradient(norm, through, own_sums, into)
+            dx, _, *found = gradient(norm, through, own_sums, into=into)
             affine = affine if summed else tuple(found)
         grown = channels_first(through) if ctx.added else None
         return channels_first(dx), *affine, grown, *[None] * 3, dweight, None, None, None

@@ -71,7 +71,10 @@ class Normalized(NamedTuple):
 
 
 class BatchNorm(torch.autograd.Function):
-    """Normalizes by the batch's own statistics, adds, applies ReLU; updates running statistics."""
+    """Normalizes by the batch's own statistics, adds, applies ReLU; updates running statistics.
+
+    Also returns its input, for others to use: their gradients are added on the way.
+    """
 
     @staticmethod
     def forward(
@@ -83,7 +86,8 @@ class BatchNorm(torch.autograd.Function):
         settings: NormSettings,
         statistics: Statistics | None,
         into: tuple[Tensor, Tensor] | None,
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
         x = channels_last(x)
         residual = None if residual is None else channels_last(residual)
         y = torch.empty_like(x)
@@ -92,10 +96,12 @@ class BatchNorm(torch.autograd.Function):
         ctx.save_for_backward(x, y if keeps_y else None, mean, rstd)
         ctx.affine, ctx.into = (weight, bias), into
         ctx.added, ctx.relu, ctx.fixed = residual is not None, settings.relu, settings.fixed
-        return channels_first(y)
+        return channels_first(y), channels_first(x)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
+    def backward(ctx: Any, grad: Tensor | None, beside: Tensor | None) -> Any:
+        if grad is None:
+            return beside, *[None] * 6
         (x, y, mean, rstd), (weight, bias) = ctx.saved_tensors, ctx.affine
         norm = Normalized(x, y, mean, rstd, weight, bias, ctx.added, ctx.relu)
         grad = channels_last(grad)
@@ -109,7 +115,9 @@ class BatchNorm(torch.autograd.Function):
             **norm.constants(),
             **shape.constants,
         )
-        dx, added, *own = gradient(norm, grad, felt(sums) if ctx.fixed else sums, ctx.into)
+        other = None if beside is None else channels_last(beside)
+        felt_sums = felt(sums) if ctx.fixed else sums
+        dx, added, *own = gradient(norm, grad, felt_sums, other, ctx.into)
         if ctx.fixed and weight is not None:
             total, along = sums.sum(1).unbind(1)
             own = [along, total]
@@ -183,13 +191,17 @@ def felt(sums: Tensor) -> Tensor:
 
 
 def gradient(
-    norm: Normalized, grad: Tensor, sums: Tensor, into: tuple[Tensor, Tensor] | None = None
+    norm: Normalized,
+    grad: Tensor,
+    sums: Tensor,
+    beside: Tensor | None = None,
+    into: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
     """The gradients of x, of what was added, of weight and bias.
 
     `sums` [m, partials, 2, c] are of the gradient, and of it times the normalized x. With neither
-    an addition nor a ReLU, `grad` is that of the normalized x itself. Those of weight and bias are
-    written `into` a place.
+    an addition nor a ReLU, `grad` is that of the normalized x itself. `beside`, the gradient by
+    others that use x, is added to its own. Those of weight and bias are written `into` a place.
     """
     x, mean, shape = norm.x, norm.mean, _Shape(norm.x)
     dx = torch.empty_like(x)
@@ -201,6 +213,7 @@ def gradient(
         (
             *norm.arguments(grad),
             sums,
+            dx if beside is None else beside,
             dx,
             dx if dresidual is None else dresidual,
             dweight,
@@ -213,6 +226,7 @@ def gradient(
             "tiles": sums.shape[1],
         },
         TILES=SPLITS,
+        BESIDE=beside is not None,
         **norm.constants(),
         **shape.constants,
     )

@@ -174,6 +174,7 @@ def norm_backward(
     weight,
     bias,
     partial,
+    beside,
     dx,
     dresidual,
     dweight,
@@ -188,10 +189,14 @@ def norm_backward(
     AFFINE: tl.constexpr,
     RESIDUAL: tl.constexpr,
     RELU: tl.constexpr,
+    BESIDE: tl.constexpr,
     BP: tl.constexpr,
     BC: tl.constexpr,
 ):
-    """The gradients of PER of a worker's pixels, of what was added to them, and of the layer."""
+    """The gradients of PER of a worker's pixels, of what was added to them, and of the layer.
+
+    The pixels' gradient by others that use them is added, if there is one.
+    """
     tile = tl.program_id(0)
     worker = tl.program_id(2).to(tl.int64)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
@@ -227,4 +232,6 @@ def norm_backward(
         if RESIDUAL:
             tl.store(dresidual + place, g.to(dresidual.dtype.element_ty), mask=mask)
         value = gamma * factor * (g - total - normal * along)
+        if BESIDE:
+            value += tl.load(beside + place, mask=mask, other=0.0).to(tl.float32)
         tl.store(dx + place, value.to(dx.dtype.element_ty), mask=mask)
