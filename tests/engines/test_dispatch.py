@@ -204,6 +204,7 @@ def test_means() -> None:
     assert not dispatch.averages_by_triton(x[0], AMPERE)
     assert not dispatch.averages_by_triton(x[:, :0], AMPERE)
     assert not dispatch.averages_by_triton(x.double(), AMPERE)
+    assert not dispatch.averages_by_triton(torch.empty(3, 8, 33, 32, 16).movedim(-1, 2), AMPERE)
     assert not dispatch.averages_by_triton(x, CPU)
 
 

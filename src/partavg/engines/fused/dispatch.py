@@ -195,9 +195,12 @@ def _by_two(
 
 
 def averages_by_triton(x: Tensor, device: Device) -> bool:
-    """Whether a kernel takes the mean of pixels of x [m, n, c, h, w]: channels must lie last."""
+    """Whether a kernel takes the mean of pixels of x [m, n, c, h, w]: channels must lie last.
+
+    A program goes over all pixels of an image: of large ones there may be too few.
+    """
     lies = x.ndim == 5 and has_channels_last(x) and x.numel() > 0
-    return device.triton and x.dtype != torch.float64 and lies
+    return device.triton and x.dtype != torch.float64 and lies and x[0, 0, 0].numel() <= 1024
 
 
 def casts_by_triton(weight: Tensor, dtype: torch.dtype, device: Device) -> bool:
