@@ -1,4 +1,5 @@
-// The weights' gradient of a convolution, over `each` tiles of a worker's images.
+// The weights' gradient of a convolution, over `each` tiles of a worker's images; TOTAL of all blocks, or
+// that of each in a part of its own.
 
 #define INPUTS (C / 16)
 #define OUTPUTS (K / SIDE)
@@ -61,5 +62,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) weight_gradient(
   const size_t all_parts = (size_t)workers * K * REAL * TAPS;
   float* to = gridDim.x == 1 ? out : parts + blockIdx.x * all_parts;
   for (int i = threadIdx.x; i < K * REAL * TAPS; i += THREADS) to[i] = found[i];
-  if (gridDim.x > 1 && comes_last(tickets + worker, memory)) add_blocks(out, parts, K * REAL * TAPS, all_parts);
+  if (TOTAL && gridDim.x > 1 && comes_last(tickets + worker, memory)) add_blocks(out, parts, K * REAL * TAPS, all_parts);
 }
