@@ -240,3 +240,10 @@ def test_products() -> None:
     assert dispatch.puts_words_first(10, CPU)
     assert not dispatch.puts_words_first(5000, CPU)
     assert not any(dispatch.puts_words_first(10, device) for device in (INTERPRETER, AMPERE))
+
+
+@pytest.mark.parametrize(
+    ("start", "row", "fits"), [(0, 64, True), (16, 160, True), (8, 64, False), (16, 72, False)]
+)
+def test_products_are_written_where_rows_are_aligned(start: int, row: int, fits: bool) -> None:
+    assert dispatch.writes_products(start, row) == fits

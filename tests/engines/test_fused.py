@@ -337,3 +337,19 @@ def test_precision() -> None:
 def test_a_chunk_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="chunk 0 is below 1"):
         Fused(RowModel(nn.Linear(2, 2), F.cross_entropy, CPU), 0)
+
+
+@pytest.mark.parametrize(
+    ("widths", "places"),
+    [
+        ((8, 16, 4), ["0.weight", "2.weight"]),
+        ((8, 16, 3), []),  # rows of 195 numbers: every other one lies askew
+        ((8, 6, 2), ["0.weight"]),  # rows of 68, but the second weights begin after 54
+    ],
+)
+def test_gradients_of_products_go_where_rows_are_aligned(
+    widths: tuple[int, int, int], places: list[str]
+) -> None:
+    first, hidden, last = widths
+    network = nn.Sequential(nn.Linear(first, hidden), nn.ReLU(), nn.Linear(hidden, last))
+    assert Fused(RowModel(network, F.cross_entropy, CPU), 2)._places == places

@@ -12,6 +12,7 @@ from torch.func import vmap
 from torch.fx.node import map_aggregate
 
 from partavg.core.loop import Batch, Gradients
+from partavg.engines.fused import dispatch
 from partavg.engines.fused.cuda_graph import Recorded
 from partavg.engines.fused.head_loss import operation as head_loss
 from partavg.engines.fused.head_loss.operation import Criterion
@@ -66,8 +67,9 @@ class Fused:
         self._recompute = recompute and self.can_recompute
         self._losses = vmap(model.criterion)
         self._criterion = Criterion.of(model.criterion)
-        self._alone = self._program.used_once()
-        self._places = self._written_at_once()
+        products, aligned = self._program.multiplied_once(), self._aligned()
+        self._alone = self._program.used_once() - (products - aligned)
+        self._places = self._written_at_once(products & aligned)
         self._tickets: Tensor | None = None
         self._named = self._all_names()
         self._recorded = Recorded(self._pass, partial(cast, compute=self._compute))
@@ -221,11 +223,17 @@ class Fused:
         classes = len(self._model.skeleton.get_parameter(f"{head}.weight".lstrip(".")))
         return self._criterion.ignored_in(batch.targets, classes)
 
-    def _written_at_once(self) -> list[str]:
+    def _aligned(self) -> set[str]:
+        """The tensors whose places in the rows torch's products can write into without delay."""
+        layout, each = self._model.params, self._model.dtype.itemsize
+        starts = zip(layout.names, layout.starts, strict=True)
+        return {n for n, at in starts if dispatch.writes_products(at * each, layout.size * each)}
+
+    def _written_at_once(self, products: set[str]) -> list[str]:
         """The weights whose gradients go where they are gathered; none, if they are but few."""
         layout = self._model.params
         sizes = dict(zip(layout.names, layout.sizes, strict=True))
-        names = [name for name in self._program.multiplied_once() if name in sizes]
+        names = sorted(products & sizes.keys())
         return names if 2 * sum(sizes[name] for name in names) >= layout.size else []
 
     def _kept(self, output: Any) -> Any:
