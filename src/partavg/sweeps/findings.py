@@ -10,7 +10,6 @@ from partavg.sweeps.outcome import better, outcome
 from partavg.sweeps.runner import Sweeping
 from partavg.sweeps.search import Tried, best, metric_of
 from partavg.sweeps.space import Axis, called
-from partavg.verdict import name
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +94,7 @@ def tested(sweeping: Sweeping) -> list[Result]:
 def said(found: Sequence[Tuned]) -> list[str]:
     """What was chosen and what is to be doubted, in sentences."""
     chosen = [one for one in found if one.chosen]
-    by = f" by {name(chosen[0].metric)}" if chosen and chosen[0].metric else ""
+    by = f" by {chosen[0].metric.called}" if chosen and chosen[0].metric else ""
     best_of = "; ".join(
         f"{one.scheme} {called(one.chosen.trial.point)}" for one in chosen if one.chosen
     )
