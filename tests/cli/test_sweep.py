@@ -159,3 +159,15 @@ def test_compare_tunes(recipe: Path, tmp_path: Path) -> None:
     assert rates == {"lr=0.025", "lr=0.05", "lr=0.1"}
     done = partavg("compare", recipe, "--tune", "model.name", cwd=tmp_path, code=2)
     assert "has no values around it" in done.stderr
+    refused = ("compare", recipe, "--tune", "participation.fraction")
+    done = partavg(*refused, cwd=tmp_path, code=2)
+    assert "of 0.5, 1.0 and 2.0, which would be tried, 2.0 is refused (" in done.stderr
+    assert "`partavg sweep --grid participation.fraction=0.5,1.0`" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_compare_tunes_shares(recipe: Path, tmp_path: Path) -> None:
+    fast = ("--set", "solver.momentum=0.9", "--schemes", "partial", "--set", "training.steps=2")
+    partavg("compare", recipe, "--tune", "solver.momentum", *fast, "--out", "out", cwd=tmp_path)
+    tried = {path.name[3:] for path in (tmp_path / "out/tune/partial").iterdir()}
+    assert tried == {"momentum=0.8", "momentum=0.9", "momentum=0.95"}

@@ -120,17 +120,13 @@ def _tuned(
     force: bool,
 ) -> None:
     """Compare schemes, each with its own best of three values: a small sweep."""
-    from partavg import recipe as recipes
-    from partavg.cli import output
     from partavg.cli.sweeping import sweep_command
-    from partavg.sweeps.of_recipe import AROUND_A_LITTLE, grid_around
+    from partavg.sweeps.of_recipe import AROUND_A_LITTLE
 
-    with output.bad_input(), output.plain_warnings():
-        key = "training.lr" if tune == "lr" else tune
-        grid = grid_around(recipes.load(recipe, overrides), key, AROUND_A_LITTLE)
     sweep_command(
-        context, recipe, [grid], schemes, seeds, overrides, data, out, resume=resume, force=force
-    )
+        context, recipe, (), schemes, seeds, overrides, data, out, resume=resume, force=force,
+        tune="training.lr" if tune == "lr" else tune, factors=AROUND_A_LITTLE,
+    )  # fmt: skip
 
 
 def _others(count: int) -> str:
