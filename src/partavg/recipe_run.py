@@ -11,7 +11,7 @@ from partavg.backends.simulate import Simulation
 from partavg.config import Config, Execution
 from partavg.config_toml import dump, settings, to_tables
 from partavg.data.dataset import Dataset
-from partavg.folder import RunFolder
+from partavg.folder import DATA, RunFolder
 from partavg.kept_code import digests
 from partavg.metrics.meter import Meter
 from partavg.session import Session
@@ -79,6 +79,7 @@ class Run(Session):
                 "seed": self.config.training.seed,
                 "engine": f"{self.config.engine.name} ({self.engine_reason})",
                 "ranks": self.processes.size,
+                DATA: data.fingerprints,
             }
             self.folder.write_start(dump(self.config), about)
         if goes_on:
@@ -108,6 +109,7 @@ def _found(
     if not (resume and folder.exists):
         return False, False, config
     stored = folder.stored_config(config)
+    folder.check_data(data.fingerprints)
     longer = budget.larger(folder, stored, config, data)
     return True, longer is not None, longer or stored
 

@@ -142,7 +142,7 @@ def prepared(
     if sweep.begun and force:
         clear(sweep)
     elif sweep.begun and not _joins():
-        _check_unchanged(sweep, sweeping)
+        _check_unchanged(sweep, sweeping, datasets)
     return sweeping
 
 
@@ -153,11 +153,13 @@ def _check_point(sweep: RecipeSweep, datasets: Datasets, point: Point) -> None:
         build.check(config, datasets(config.data))
 
 
-def _check_unchanged(sweep: RecipeSweep, sweeping: Sweeping) -> None:
-    """Raise a ValueError if runs that are there were made of another recipe, or of other code."""
+def _check_unchanged(sweep: RecipeSweep, sweeping: Sweeping, datasets: Datasets) -> None:
+    """Raise a ValueError if runs that are there were made of another recipe, code or data."""
+    fingerprints = datasets(sweep.recipe.config().data).fingerprints
     for task in sweeping.begun():
         wanted = sweep.config(task)
         stored = task.entry.folder.stored_config(wanted)  # which checks all but the budget
+        task.entry.folder.check_data(fingerprints)
         for key in ("steps", "epochs"):
             old, new = getattr(stored.training, key), getattr(wanted.training, key)
             if old != new:

@@ -132,4 +132,7 @@ def _tuned(
 def _others(count: int) -> str:
     """That the folder holds what cannot stand in one table with these."""
     noun = "scheme is" if count == 1 else "schemes are"
-    return f"{count} more {noun} of another task or budget: the report shows them beside these"
+    return (
+        f"{count} more {noun} of another task, of other data or budget: the report shows them "
+        f"beside these"
+    )
