@@ -59,7 +59,7 @@ class Swept:
             {
                 "scheme": one.scheme,
                 **dict(tried.trial.point),
-                "step": tried.outcome.step,
+                "step": None if tried.outcome.diverged else tried.outcome.step,
                 one.metric.key if one.metric else "value": tried.outcome.value,
                 "chosen": one.chosen is not None and tried.trial == one.chosen.trial,
             }

@@ -195,6 +195,7 @@ def test_names_of_own_files_can_be_tuned(tmp_path: Path, monkeypatch: pytest.Mon
     ("grids", "options", "sentence"),
     [
         (["training.rate=0.1"], {}, "training.rate"),
+        (["lr=0.1"], {}, r"unknown key 'lr' to tune: did you mean 'training\.lr'"),
         (["training.lr=fast"], {}, "valid number"),
         (["training.lr=-1.0"], {}, "greater than 0"),
         (["averaging.parts=2,4"], {}, "which sets it"),

@@ -149,5 +149,6 @@ def write_csv(path: Path, found: list[Tuned]) -> None:
             settings = [value for _, value in tried.trial.point]
             chosen = "yes" if one.chosen and tried.trial == one.chosen.trial else ""
             number = one.value(tried).removesuffix(" %")
-            table.writerow((one.scheme, *settings, tried.outcome.step, number, chosen))
+            step = "" if tried.outcome.diverged else tried.outcome.step
+            table.writerow((one.scheme, *settings, step, number, chosen))
     write_text(path, text.getvalue())

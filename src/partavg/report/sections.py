@@ -101,7 +101,9 @@ def splits(groups: Sequence[Group]) -> list[str]:
         )
     parts.append("</div>")
     if len(found) > SPLITS:
-        parts.append(f'<p class="soft">{len(found) - SPLITS} more splits are not shown.</p>')
+        more = len(found) - SPLITS
+        noun = "split is" if more == 1 else "splits are"
+        parts.append(f'<p class="soft">{more} more {noun} not shown.</p>')
     return parts
 
 

@@ -39,18 +39,31 @@ class Tuned:
         return sum(one.outcome.diverged for one in self.tried)
 
     def edges(self) -> list[str]:
-        """The settings whose best value is the last one tried, in words."""
+        """The settings whose best value is the last one tried, and no other as good, in words."""
         if self.chosen is None:
             return []
         values = dict(self.chosen.trial.point)
         tried = [dict(one.trial.point) for one in self.tried]
         axes = [axis.of_those([point[axis.key] for point in tried]) for axis in self.axes]
-        found = ((axis, axis.edge(values[axis.key])) for axis in axes)
+        found = ((axis, axis.edge(values[axis.key])) for axis in axes if self._tells(axis))
         return [
             f"{axis.key} = {values[axis.key]:g} is the {edge} tried of {self.scheme}"
             for axis, edge in found
             if edge
         ]
+
+    def _tells(self, axis: Axis) -> bool:
+        """Whether a value of a setting is better than all others of it."""
+        reached = [value for _, value in self.curve(axis)]
+        best = self.chosen.outcome.value if self.chosen else None
+        return sum(value == best for value in reached) == 1
+
+    @property
+    def level(self) -> int:
+        """How many settings are as good as those chosen, which were the first of them."""
+        best = self.chosen and self.chosen.outcome.value
+        whole = [one for one in self.tried if one.trial.until is None]
+        return sum(one.outcome.value == best for one in whole) - 1 if self.chosen else 0
 
     def curve(self, axis: Axis) -> list[tuple[Any, float]]:
         """For every value of a setting the best that was reached with it, over all others."""
@@ -100,6 +113,12 @@ def said(found: Sequence[Tuned]) -> list[str]:
     )
     sentences = [f"Chosen on validation samples{by}, {chosen[0].by}: {best_of}."] if chosen else []
     sentences += _at_one_setting(found)
+    level = [f"{one.level} more of {one.scheme}" for one in found if one.level]
+    if level:
+        sentences.append(
+            f"As good on validation samples: {', '.join(level)}. The first was taken; more "
+            f"validation samples, or more seeds to tune by, would tell."
+        )
     edges = [edge for one in found for edge in one.edges()]
     if edges:
         sentences.append(f"At an edge: {'; '.join(edges)}. Try values beyond and sweep again.")

@@ -33,6 +33,8 @@ class RecipeSweep(Sweep):
             )
         planned_runs(self.recipe, self.schemes, self.seeds, self.out)  # its checks
         for axis in self.axes:
+            if "." not in axis.key:
+                raise _unknown(axis.key, _known(self.recipe))
             for scheme in self.schemes:
                 for value in axis.ends or axis.values:
                     self._check_taken(scheme, axis.key, value)
@@ -90,9 +92,9 @@ def axis_around(
 
     These are multiples of it; where one of them is refused, shares between 0 and 1.
     """
-    known = settings(recipe.config(next(iter(recipe.schemes), None)))
+    known = _known(recipe)
     if key not in known:
-        raise ValueError(f"unknown key {key!r} to tune: {suggestion(key, known)}")
+        raise _unknown(key, known)
     value = known[key]
     if isinstance(value, bool) or not isinstance(value, int | float) or value == 0:
         raise ValueError(
@@ -114,6 +116,15 @@ def axis_around(
         f"would be tried, {wrong!r} is refused ({why}); list values of your own with "
         f"`partavg sweep --grid {key}={left}`"
     )
+
+
+def _known(recipe: Recipe) -> dict[str, Any]:
+    return settings(recipe.config(next(iter(recipe.schemes), None)))
+
+
+def _unknown(key: str, known: dict[str, Any]) -> ValueError:
+    alike = [f"did you mean {name!r}?" for name in known if name.endswith(f".{key}")]
+    return ValueError(f"unknown key {key!r} to tune: {(alike or [suggestion(key, known)])[0]}")
 
 
 def _refused(axis: Axis, check: Callable[[Point], None]) -> dict[Any, ValueError]:

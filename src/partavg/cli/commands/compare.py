@@ -68,6 +68,7 @@ def compare(
     from partavg.report.words import together
     from partavg.sinks.progress import display
     from partavg.stopping import stop_request
+    from partavg.sweeps.place import check_no_sweep
     from partavg.verdict import verdict
 
     console = output.console()
@@ -80,6 +81,7 @@ def compare(
             names = named if schemes else list(comparing.schemes_of(chosen))
             entries = comparing.planned_runs(chosen, names, seeds, out)
             check_page(out / "report.html", force=force)
+            check_no_sweep(out)
             samples = create("data", entries[0].config.data, root(data))
             for entry in entries:
                 check(entry.config, samples)
