@@ -73,7 +73,7 @@ class Fused:
         self._named = self._all_names()
         on_gpu = self._device.type == "cuda"
         self._recorded = Recorded(self._pass) if on_gpu else None
-        self._unsure = not of_torch_or_ours(model.criterion)
+        self._unsure, self._looks_at_loss = not of_torch_or_ours(model.criterion), False
         self._replayed = Replayed(self._gathered) if of_torch_or_ours(model.criterion) else None
         self._ready = False
         self._ticks, self._cumulative = self._count_batches()
@@ -111,7 +111,8 @@ class Fused:
     def _pass(
         self, params: Tensor, buffers: Tensor, batch: Batch
     ) -> tuple[Tensor, list[tuple[slice, Tensor]]]:
-        """The losses and all gradients of all rows."""
+        """The losses and all gradients of all rows, for a recording."""
+        self._looks_at_loss, self._unsure = self._unsure, False
         if (
             len(params) >= 32
             and self._compute == torch.bfloat16
@@ -200,8 +201,8 @@ class Fused:
         found = self._criterion and self._criterion.of_outputs(outputs, batch.targets)
         if found is not None:
             return found
-        if self._recorded and self._ready and self._unsure:
-            self._unsure = False
+        if self._looks_at_loss:
+            self._looks_at_loss = False
             self._look_at_loss(partial(self._losses, outputs, batch.targets))
         return self._losses(outputs, batch.targets)
 
