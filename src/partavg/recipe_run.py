@@ -43,17 +43,7 @@ class Run(Session):
         device = build.device(config, processes)
         steps = build.steps(config, data)
         simulation = build.simulation(config, data, device, processes)
-        known = build.scaled(config, data)
-        options = build.metrics(config)
-        meter = Meter(
-            simulation,
-            options,
-            simulation.affordable(steps),
-            train=known.train,
-            test=known.test,
-            test_split=build.test_split(config, data) if options.clients_every else None,
-            bytes_per_token=known.bytes_per_token,
-        )
+        meter = meter_of(config, data, simulation)
         _check_best(config)
         self.folder = folder
         self.config = replace(config, engine=execution(config, simulation, device, processes))
@@ -88,6 +78,20 @@ class Run(Session):
             self.folder.write_metrics(self._meter.asked)
         if not self.folder.split_path.exists():
             self.folder.write_split(build.label_counts(self.config, data))
+
+
+def meter_of(config: Config, data: Dataset, simulation: Simulation) -> Meter:
+    """What measures a simulation of a config; a ValueError if something cannot be measured."""
+    known, options = build.scaled(config, data), build.metrics(config)
+    return Meter(
+        simulation,
+        options,
+        simulation.affordable(build.steps(config, data)),
+        train=known.train,
+        test=known.test,
+        test_split=build.test_split(config, data) if options.clients_every else None,
+        bytes_per_token=known.bytes_per_token,
+    )
 
 
 def _check_best(config: Config) -> None:

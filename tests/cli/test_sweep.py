@@ -138,6 +138,7 @@ def test_a_sweep_goes_on_with_the_recipe_that_it_had(recipe: Path, tmp_path: Pat
         (["--schemes", "partial,partial"], "name each scheme once"),
         (["--seeds", "0"], "0 seeds"),
         (["--storage", "sqlite:///trials.db"], "add --search optuna"),
+        (["--set", 'metrics.extra=["f1"]'], "metric 'f1' cannot be measured"),
     ],
 )  # fmt: skip
 def test_bad_sweeps_get_a_sentence(

@@ -28,7 +28,7 @@ from partavg.config_toml import dump_sections, section
 from partavg.data.root import root
 from partavg.folder import next_folder, write_text
 from partavg.outputs import check_page
-from partavg.recipe_run import Run, execution
+from partavg.recipe_run import Run, execution, meter_of
 from partavg.recipes.files import read
 from partavg.session import Diverged
 from partavg.sinks.progress import Display, display
@@ -139,6 +139,8 @@ def prepared(
     for point in sweep.points if sweep.search != "optuna" else ():
         _check_point(sweep, datasets, point)
     sweeping = Sweeping(sweep, search)
+    if not _joins() and (force or not sweep.begun):
+        _check_metrics(sweep, datasets)
     if sweep.begun and force:
         clear(sweep)
     elif sweep.begun and not _joins():
@@ -151,6 +153,15 @@ def _check_point(sweep: RecipeSweep, datasets: Datasets, point: Point) -> None:
     for scheme in sweep.schemes:
         config = sweep.tuning(scheme, point)
         build.check(config, datasets(config.data))
+
+
+def _check_metrics(sweep: RecipeSweep, datasets: Datasets) -> None:
+    """Raise a ValueError for metrics that cannot be measured, before anything is written."""
+    config = sweep.tuning(sweep.schemes[0], _first(sweep))
+    if config.metrics.extra:
+        plain = replace(config, engine=Execution(name="looped", device=config.engine.device))
+        samples = datasets(config.data)
+        meter_of(plain, samples, build.simulation(plain, samples, build.device(plain)))
 
 
 def _check_unchanged(sweep: RecipeSweep, sweeping: Sweeping, datasets: Datasets) -> None:
