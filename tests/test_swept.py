@@ -201,6 +201,9 @@ def test_all_runs_that_are_there_are_looked_at(tmp_path: Path) -> None:
     x, y = TEST
     with pytest.raises(ValueError, match="was started with other test samples than there are now"):
         partavg.sweep(**{**again, "test": (x, y.flip(0))})
+    x, y = TRAIN
+    with pytest.raises(ValueError, match="was started with other training samples than this"):
+        partavg.sweep(**{**again, "train": (x.flip(0), y.flip(0))})
     with pytest.raises(ValueError, match="was measured by the usual metrics, and others would be"):
         partavg.sweep(**{**again, "metrics": ["f1"]})
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.json*")} == before

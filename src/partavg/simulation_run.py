@@ -37,6 +37,13 @@ TestSplit = Sequence[Any] | Literal["alike"] | None
 _FREE = ("engine.", "metrics.", "checkpoints.", f"{MADE_BY}.")
 """What may change when a run goes on."""
 
+_DIGESTS = {
+    "data.sha256": "other training samples",
+    "split.sha256": "another split of samples",
+    "model.sha256": "other parameters of the model",
+}
+"""What differs where a digest does."""
+
 
 class SimulationRun(Session):
     """Trains a simulation up to step `until`; with `out` it is a run folder.
@@ -161,11 +168,17 @@ def check_goes_on(folder: RunFolder, simulation: Simulation, test: Samples | Non
     wanted = flat_keys(dump_sections(simulation.settings))
     for key in {**stored, **wanted}:
         same = stored.get(key) == wanted.get(key) or key.startswith(_FREE)
-        if not same and key != "training.steps":
+        if same or key == "training.steps":
+            continue
+        if key in _DIGESTS:
             raise ValueError(
-                f"{folder.path} was started with {key} = {stored.get(key)!r}, and this "
-                f"simulation has {wanted.get(key)!r}: make it as it was, or use another out"
+                f"{folder.path} was started with {_DIGESTS[key]} than this simulation has ({key}): "
+                f"make it as it was, or use another out"
             )
+        raise ValueError(
+            f"{folder.path} was started with {key} = {stored.get(key)!r}, and this "
+            f"simulation has {wanted.get(key)!r}: make it as it was, or use another out"
+        )
     with in_python():
         folder.check_data(_fingerprints(test))
 
