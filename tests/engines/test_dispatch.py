@@ -100,6 +100,8 @@ def test_the_page_names_every_folder_and_file() -> None:
         (case(160, 160, 32, bias=True), HOPPER, "many channels"),
         (case(160, 192, 32), HOPPER, "many channels"),
         (case(160, 160, 32, 5), HOPPER, "many channels"),
+        (case(32, 64, 30, window=Window(), bias=True), HOPPER, "many channels"),
+        (case(32, 64, 30, 2), HOPPER, "many channels"),
         (case(160, 160, 32), AMPERE, "one worker at a time"),
         (case(160, 160, 32), INTERPRETER, "any channels"),
         (case(160, 320, 32, 3, 2), HOPPER, "squares"),
@@ -194,6 +196,18 @@ def test_pools(by, args, size: tuple[int, int], way: str) -> None:
     assert dispatch.pool(by, shape, torch.float64, HOPPER, args) == on_cpu
 
 
+def test_means() -> None:
+    pixels = torch.empty(3, 8, 4, 4, 16)
+    x = pixels.movedim(-1, 2)
+    assert dispatch.averages_by_triton(x, AMPERE)
+    assert not dispatch.averages_by_triton(pixels, AMPERE)
+    assert not dispatch.averages_by_triton(x[0], AMPERE)
+    assert not dispatch.averages_by_triton(x[:, :0], AMPERE)
+    assert not dispatch.averages_by_triton(x.double(), AMPERE)
+    assert not dispatch.averages_by_triton(torch.empty(3, 8, 33, 32, 16).movedim(-1, 2), AMPERE)
+    assert not dispatch.averages_by_triton(x, CPU)
+
+
 def test_steps_of_lstms() -> None:
     assert dispatch.recurrent(torch.bfloat16, AMPERE) == Recurrent.TRITON
     assert dispatch.recurrent(torch.float32, INTERPRETER) == Recurrent.TRITON
@@ -206,6 +220,10 @@ def test_dropout() -> None:
     assert dispatch.drops_by_triton(x, AMPERE)
     assert not dispatch.drops_by_triton(x.mT, AMPERE)
     assert not dispatch.drops_by_triton(x[:, :0], AMPERE)
+    pixels = torch.empty(3, 8, 4, 4, 16)
+    assert dispatch.drops_by_triton(pixels.movedim(-1, 2), AMPERE)
+    assert not dispatch.drops_by_triton(pixels.movedim(-1, 2)[:, :, 1:], AMPERE)
+    assert not dispatch.drops_by_triton(pixels.movedim(-1, 3), AMPERE)
     assert not dispatch.drops_by_triton(x.double(), AMPERE)
     assert not dispatch.drops_by_triton(x, CPU)
 

@@ -19,6 +19,7 @@
 #define __global__
 #define __shared__
 #define __forceinline__ inline
+#define __noinline__
 #define __launch_bounds__(...)
 #define __align__(...)
 
@@ -92,6 +93,11 @@ static float __shfl_xor_sync(u32, float value, int across) {
   const u32 bits = __float_as_uint(value);
   return __uint_as_float(together(&bits, 1)[lane() ^ across][0]);
 }
+
+static void __threadfence() {}
+static u32 atomicInc(u32* at, u32 most) { const u32 old = *at; *at = old >= most ? 0 : old + 1; return old; }
+template <class T>
+static T __ldcg(const T* at) { return *at; }
 
 static u32 __shfl_xor_sync(u32, u32 bits, int across) { return together(&bits, 1)[lane() ^ across][0]; }
 static void __syncwarp() { together(nullptr, 0); }

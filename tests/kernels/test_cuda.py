@@ -14,6 +14,7 @@ from partavg.engines.fused.convolution import few_channels_cuda as kernels
 from partavg.engines.fused.convolution.case import Case, Window
 from partavg.engines.fused.convolution.few_channels_cuda import NormAfter, NormBefore
 from partavg.engines.fused.convolution.tiling import Tiling, tiling_of
+from partavg.engines.fused.rows import NOWHERE
 
 pytestmark = [
     pytest.mark.skipif(cuda_on_cpu.COMPILER is None, reason="needs a C++ compiler"),
@@ -55,6 +56,11 @@ def tiling(x: Tensor, weight: Tensor, stride: int) -> Tiling:
     found = tiling_of(Case.of(x.movedim(-1, 2), weight, None, window, gradient=True))
     assert found is not None
     return found
+
+
+def _in_order(partials: Tensor) -> Tensor:
+    """Partial sums [m, n, …] added up one after another."""
+    return sum(partials.unbind(1)[1:], partials[:, 0])
 
 
 def activations(size: int, channels: int) -> Tensor:
@@ -103,7 +109,8 @@ def test_convolutions(inputs: int, outputs: int, size: int, side: int, stride: i
     )
     mean = (partials[:, :, 0] * sizes[:, None]).sum(1) / sizes.sum()
     assert distance(mean, y.mean((1, 2, 3))) < 1e-4
-    assert distance(kernels.weight_gradient(rows, grad, own), dweight) < 1e-6
+    room = kernels.Room.of(rows, own, NOWHERE)
+    assert distance(kernels.weight_gradient(rows, grad, own, room), dweight) < 1e-6
     if inputs > 3:
         assert distance(kernels.input_gradient(grad, back, own, None, None)[0], dx) < 3e-3
 
@@ -150,9 +157,11 @@ def test_a_convolution_between_norms(
     shares = torch.rand(9)  # the sums come in parts
     partials = (sums[:, None] * (shares / shares.sum())[:, None, None]).float().contiguous()
     for kind in (before, lazy):
-        dx, found, dweight = kernels.both_gradients(
-            grad, NormAfter(y, partials, *norm_after[:3]), back, own, other, kind
-        )
+        room = kernels.Room.of(x, own, NOWHERE)
+        after = NormAfter(y, partials, *norm_after[:3])
+        given = grad, after, back, own, other, kind, room
+        dx, found = kernels.both_gradients(*given, affine=True)
         assert distance(dx, through) < 3e-3
         assert distance(found.sum(1), expected) < 1e-3
-        assert distance(dweight.sum(0), exact[1]) < 1e-3
+        assert distance(room.weight, exact[1]) < 1e-3
+        assert torch.equal(torch.stack(room.norm[::-1], 1), _in_order(found))

@@ -1,6 +1,7 @@
 """Triton's kernels against plain torch, by Triton's interpreter: TRITON_INTERPRET=1 pytest."""
 
 import importlib
+import itertools
 import os
 from functools import partial
 from typing import Any
@@ -26,14 +27,19 @@ if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs TRITON_INTERPRET=1 or a GPU", allow_module_level=True)
 
 from partavg.engines.fused import Fused
+from partavg.engines.fused.channels import channels_first, channels_last
 from partavg.engines.fused.comparison import Setting
 from partavg.engines.fused.convolution.any_channels import four_channels
 from partavg.engines.fused.convolution.many_channels import ManyChannels
 from partavg.engines.fused.dispatch import Device
+from partavg.engines.fused.dropout import operation as dropout
+from partavg.engines.fused.dropout import reference as dropout_reference
 from partavg.engines.fused.norm import batch_norm, operation
 from partavg.engines.fused.norm.batch_norm import NormSettings
 from partavg.engines.fused.norm.parameters import NormParameters
 from partavg.engines.fused.pool import operation as pool
+from partavg.engines.fused.pool import reference as pool_reference
+from partavg.engines.fused.rows import Rows
 from partavg.kernels import sums
 from partavg.kernels.cast import cast
 
@@ -76,10 +82,53 @@ def test_fixed_statistics_and_the_way_back(added: bool, affine: bool) -> None:
         own = NormParameters(weight, bias, *running)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(operation, "device_of", lambda x, on=triton: Device(on, on, on, on))
-            y = operation.by_fixed_statistics(first, own, 1e-5, other, relu=True)
+            y, _ = operation.by_fixed_statistics(first, own, 1e-5, other, relu=True)
         found.append([y, *torch.autograd.grad(y, leaves, outer)])
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+class Before(nn.Module):
+    """A norm before a layer, and a shortcut around both."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.start, self.norm, self.end = nn.Linear(5, 20), norm, nn.Linear(20, 20)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.start(x)
+        return x + self.end(F.relu(self.norm(x)))
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d(20), nn.BatchNorm1d(20, affine=False).eval()])
+def test_gradients_beside_a_norm_are_added_by_its_kernel(
+    norm: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    added, gradient = [], batch_norm.gradient
+    monkeypatch.setattr(
+        batch_norm, "gradient", lambda *given: added.append(given[3]) or gradient(*given)
+    )
+    model = RowModel(Before(norm), F.cross_entropy, torch.device("cpu"))
+    params, buffers = model.start()
+    rows = params + 0.1 * torch.randn(2, len(params)), buffers.repeat(2, 1)
+    batch = Batch(torch.randn(2, 6, 5), torch.randint(0, 20, (2, 6)), torch.arange(2))
+    found = []
+    for engine in (Looped(model), Fused(model, 2)):
+        each = [(part.losses, *(grad for _, grad in part.pieces)) for part in engine(*rows, batch)]
+        found.append([torch.cat(several) for several in zip(*each, strict=True)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    assert added
+    assert all(beside is not None for beside in added)
+
+
+def test_others_alone_use_what_a_norm_is_given() -> None:
+    x = torch.randn(2, 3, 16, 4, 4, requires_grad=True)
+    own = NormParameters(torch.ones(2, 16), torch.zeros(2, 16), None, None)
+    again = operation.batch_norm(x, own, 1e-5, None, None, relu=True).x
+    (found,) = torch.autograd.grad(again.sum(), x)
+    assert torch.equal(found, torch.ones_like(x))
 
 
 def test_squared_distances() -> None:
@@ -119,6 +168,31 @@ def test_operations_equal_their_references(folder: str) -> None:
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-3, msg=each.title)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("shape", [(2, 3, 5, 7, 6), (2, 2, 130, 3, 1), (2, 3, 20, 9)])
+def test_masks_of_dropout_do_not_depend_on_where_channels_lie(
+    shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    torch.manual_seed(0)
+    keys = torch.randint(-(2**62), 2**62, shape[:1])
+    given, outer = torch.randn(2, *shape).to(dtype)
+    leaf = given.clone().requires_grad_()
+    expected = dropout_reference.dropout(F.dropout, leaf, keys, 0.3)
+    expected = expected.detach(), *torch.autograd.grad(expected, leaf, outer)
+    for last, grad_last in itertools.product((True, False), repeat=2):
+        x, grad = (
+            channels_first(channels_last(tensor)) if lies_last else tensor
+            for tensor, lies_last in ((given, last), (outer, grad_last))
+        )
+        x = x.detach().requires_grad_()
+        y = dropout.run(F.dropout, Rows({}, keys, dtype), "", x, 0.3)
+        assert "Keyed" in str(y.grad_fn)
+        found = y.detach(), *torch.autograd.grad(y, x, grad)
+        for ours, theirs in zip(found, expected, strict=True):
+            assert torch.equal(ours, theirs)
+            assert ours.stride() == x.stride()
+
+
 def test_rows_in_another_precision() -> None:
     weight = torch.randn(3, 9000)[:, 5:8405].view(3, 70, 120)
     assert torch.equal(cast(weight, torch.float16), weight.half())
@@ -149,6 +223,24 @@ def test_the_largest_of_four(by: Any, args: Any, size: tuple[int, int], ours: bo
         found.append((y.detach(), x.grad))
     for one, other in zip(*found, strict=True):
         assert torch.equal(one.nan_to_num(9.0), other.nan_to_num(9.0))
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 20, 3, 5), (2, 1, 140, 8, 8), (1, 2, 3, 40, 20)])
+def test_the_mean_of_all_pixels(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    x = channels_first(channels_last(torch.randn(shape))).requires_grad_()
+    exact = x.detach().double().requires_grad_()
+    outer = torch.randn(*shape[:3], 1, 1)
+    y = pool.run(nn.AdaptiveAvgPool2d(1), None, "", x)
+    expected = pool_reference.pool(nn.AdaptiveAvgPool2d(1), exact)
+    (dx,) = torch.autograd.grad(y, x, outer)
+    (exact_dx,) = torch.autograd.grad(expected, exact, outer.double())
+    assert "MeanOfPixels" in str(y.grad_fn)
+    torch.testing.assert_close(y.double(), expected)
+    torch.testing.assert_close(dx.double(), exact_dx)
+    assert channels_last(dx).data_ptr() == dx.data_ptr(), "no copy for the layer before it"
+    again = pool.run(nn.AdaptiveAvgPool2d(1), None, "", x.detach().contiguous().requires_grad_())
+    assert "MeanBackward1" in str(again.grad_fn), "torch's own, where channels do not lie last"
 
 
 @pytest.mark.parametrize(
@@ -239,19 +331,27 @@ def test_images_with_four_channels() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "inputs", "outputs", "size", "side"),
-    [(2, 32, 64, 7, 3), (4, 48, 32, 4, 3), (2, 32, 32, 14, 5), (2, 32, 48, 8, 3)],
+    ("count", "inputs", "outputs", "size", "side", "rim"),
+    [
+        (2, 32, 64, 7, 3, (1, 1)),
+        (4, 48, 32, 4, 3, (1, 1)),
+        (2, 32, 32, 14, 5, (2, 2)),
+        (2, 32, 48, 8, 3, (1, 1)),
+        (2, 32, 64, 10, 3, (0, 0)),
+        (2, 32, 32, 8, 2, (0, 1)),
+        (1, 32, 32, 5, 3, (3, 2)),
+    ],
 )
 def test_convolutions_with_many_channels(
-    count: int, inputs: int, outputs: int, size: int, side: int
+    count: int, inputs: int, outputs: int, size: int, side: int, rim: tuple[int, int]
 ) -> None:
     x = torch.randn(2, count, inputs, size, size, requires_grad=True)
     flat = torch.randn(2, outputs * inputs * side * side + 8)
     weight = flat[:, 8:].view(2, outputs, inputs, side, side).requires_grad_()
     bias = torch.randn(2, outputs, requires_grad=True)
     given = zip(x, weight, bias, strict=True)
-    expected = torch.stack([F.conv2d(*each, 1, side // 2) for each in given])
-    found, again = ManyChannels.apply(x, weight, bias)
+    expected = torch.stack([F.conv2d(*each, 1, rim) for each in given])
+    found, again = ManyChannels.apply(x, weight, bias, rim)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
     outer, added = torch.randn_like(expected), torch.randn_like(x)
     leaves = x, weight, bias

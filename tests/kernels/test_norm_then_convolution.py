@@ -183,8 +183,10 @@ def _normalize(
     return mean, rstd
 
 
-def _gradient(norm: Any, grad: Tensor, sums: Tensor) -> Any:
+def _gradient(norm: Any, grad: Tensor, sums: Tensor, *, into: Any) -> Any:
     total, along = sums.sum(1).unbind(1)
+    if into is not None:
+        along, total = (own.copy_(one) for own, one in zip(into, (along, total), strict=True))
     pixels = norm.x[0, ..., 0].numel()
     normal = (norm.x.float() - _wide(norm.mean)) * _wide(norm.rstd)
     rest = grad.float() - _wide(total) / pixels - normal * _wide(along) / pixels
@@ -219,6 +221,31 @@ def gradients(network: nn.Module, leaves: dict[str, Tensor], x: Tensor, outer: T
     y = Program(network)(x, rows)
     found = torch.autograd.grad(y, list(known.values()), outer, allow_unused=True)
     return dict(zip(known, found, strict=True))
+
+
+def in_places(network: nn.Module, leaves: dict[str, Tensor], x: Tensor, outer: Tensor) -> Any:
+    """The same, written where they are gathered; twice, so that tickets must be zero again."""
+    program = Program(network)
+    wide = torch.full((WORKERS, 3 + sum(leaf[0].numel() for leaf in leaves.values())), torch.nan)
+    sizes = [leaf[0].numel() for leaf in leaves.values()]
+    cut = wide[:, 3:].split(sizes, 1)
+    views = {n: own.view(leaf.shape) for own, (n, leaf) in zip(cut, leaves.items(), strict=True)}
+    places = {name: view for name, view in views.items() if name in program.used_once()}
+    tickets = torch.zeros(2 * program.convolutions, 2, WORKERS, dtype=torch.int32)
+    for _ in range(2):
+        known = {name: leaf.requires_grad_() for name, leaf in leaves.items()}
+        state = {n: b.float().expand(WORKERS, *b.shape).clone() for n, b in network.named_buffers()}
+        frozen = {n: p.detach().expand(WORKERS, *p.shape) for n, p in network.named_parameters()}
+        tensors = {**frozen, **known, **state}
+        rows = Rows(tensors, torch.arange(WORKERS), torch.bfloat16, places, tickets)
+        y = program(x, rows)
+        found = torch.autograd.grad(y, list(known.values()), outer, allow_unused=True)
+        assert not tickets.any()
+    assert wide[:, :3].isnan().all()  # nothing is written beside the places
+    return {
+        name: (grad, grad is not None and grad.data_ptr() == views[name].data_ptr())
+        for name, grad in zip(known, found, strict=True)
+    }
 
 
 def exact(network: nn.Module, leaves: dict[str, Tensor], x: Tensor, outer: Tensor) -> Any:
@@ -256,3 +283,28 @@ def test_gradients_of_a_network(
         else:
             expected = torch.stack(theirs)
             assert (ours - expected).norm() < 0.2 * expected.norm(), name
+
+
+@pytest.mark.parametrize("made", [Row, Residual, FixedRow, Frozen, Again])
+def test_gradients_are_written_where_they_are_gathered(
+    made: type[nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    network = made()
+    leaves = {
+        name: p.detach() + 0.1 * torch.randn(WORKERS, *p.shape)
+        for name, p in network.named_parameters()
+        if p.requires_grad
+    }
+    x, outer = torch.randn(2, WORKERS, COUNT, 16, SIZE, SIZE).bfloat16()
+    expected = gradients(network, dict(leaves), x, outer)
+    once = Program(network).used_once()
+    for name, (grad, there) in in_places(network, dict(leaves), x, outer).items():
+        if expected[name] is None:
+            assert grad is None
+            continue
+        assert torch.equal(grad, expected[name]), name
+        pair = name.rpartition(".")[0] + ".bias"  # a norm's two places are used together
+        own = name in once and (name.startswith("convs") or pair in leaves)
+        fixed = made is FixedRow and name.startswith("norms")
+        assert there == own or fixed, name

@@ -8,6 +8,11 @@ def channels_last(x: Tensor) -> Tensor:
     return x.movedim(2, -1).contiguous()
 
 
+def has_channels_last(x: Tensor) -> bool:
+    """Whether [m, n, c, …] lies in memory so, in one piece."""
+    return x.ndim > 3 and x.movedim(2, -1).is_contiguous()
+
+
 def channels_first(x: Tensor) -> Tensor:
     """[m, n, …, c] seen as [m, n, c, …]; never a copy."""
     return x.movedim(-1, 2)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from partavg.core.inputs import tensors
+from partavg.core.inputs import each, tensors
 from partavg.core.loop import Batch
 
 Pass = Callable[[Tensor, Tensor, Batch], Any]
@@ -18,11 +18,12 @@ Pass = Callable[[Tensor, Tensor, Batch], Any]
 class Recorded:
     """Calls a pass as it is at first; from the second call on the same rows, replays it.
 
-    What it returns is overwritten by the next call.
+    What it returns is overwritten by the next call. A recorded pass reads a copy of each batch, and
+    copying does what `cast` does: inputs become what the pass computes with.
     """
 
-    def __init__(self, call: Pass) -> None:
-        self._call = call
+    def __init__(self, call: Pass, cast: Callable[[Tensor], Tensor]) -> None:
+        self._call, self._cast = call, cast
         self._seen: object = None
         self._graph: torch.cuda.CUDAGraph | None = None
         self._batch: Batch | None = None
@@ -34,9 +35,9 @@ class Recorded:
         key = rows, [(tensor.dtype, tensor.shape) for tensor in _tensors(batch)]
         if key != self._seen:  # the first call compiles kernels, which a recording cannot
             self._seen, self._graph, self._batch, self._found = key, None, None, None
-            return self._call(params, buffers, batch)
+            return self._call(params, buffers, self._as_computed(batch))
         if self._graph is None:
-            self._batch = batch.each(Tensor.clone)
+            self._batch = self._as_computed(batch).each(Tensor.clone)
             self._record(params, buffers, self._batch)
         assert self._graph is not None
         assert self._batch is not None
@@ -44,6 +45,10 @@ class Recorded:
             ours.copy_(theirs)
         self._graph.replay()
         return self._found
+
+    def _as_computed(self, batch: Batch) -> Batch:
+        """With inputs cast."""
+        return batch._replace(inputs=each(self._cast, batch.inputs))
 
     def _record(self, params: Tensor, buffers: Tensor, batch: Batch) -> None:
         graph = torch.cuda.CUDAGraph()

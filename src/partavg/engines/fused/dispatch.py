@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from partavg.engines.fused.channels import has_channels_last
 from partavg.engines.fused.convolution.box import Box, Sizes
 from partavg.engines.fused.convolution.case import Case
 from partavg.engines.fused.convolution.squares_cuda import Squares
@@ -88,13 +89,12 @@ def _few_channels(case: Case, device: Device) -> bool:
 
 
 def _many_channels(case: Case, device: Device) -> bool:
-    high, wide = case.taps
-    same = high == wide and case.window.rim == (high // 2, wide // 2) and high % 2 == 1
+    square = case.taps[0] == case.taps[1]
     one_by_one = case.window.stride == case.window.dilation == (1, 1) and case.window.groups == 1
     fewer, more = sorted((case.inputs, case.outputs))
     blocks = fewer % 16 == more % 16 == 0 and fewer >= (16 if more >= 128 else 32)
     able = device.triton and device.hopper and case.dtype == torch.bfloat16
-    return able and same and one_by_one and blocks and case.contiguous
+    return able and square and one_by_one and blocks and case.contiguous
 
 
 def _any_channels(case: Case, device: Device) -> bool:
@@ -194,6 +194,15 @@ def _by_two(
     return len(shape) == 5 and plain and even and two
 
 
+def averages_by_triton(x: Tensor, device: Device) -> bool:
+    """Whether a kernel takes the mean of pixels of x [m, n, c, h, w]: channels must lie last.
+
+    A program goes over all pixels of an image: of large ones there may be too few.
+    """
+    lies = x.ndim == 5 and has_channels_last(x) and x.numel() > 0
+    return device.triton and x.dtype != torch.float64 and lies and x[0, 0, 0].numel() <= 1024
+
+
 def casts_by_triton(weight: Tensor, dtype: torch.dtype, device: Device) -> bool:
     """Whether a kernel converts the weights of a linear layer: each row must lie in one piece."""
     return weight.dtype != dtype and device.triton and weight[0].is_contiguous()
@@ -231,7 +240,8 @@ def turns_by_triton(x: Tensor, cos: Tensor, device: Device) -> bool:
 
 def drops_by_triton(x: Tensor, device: Device) -> bool:
     """Whether a kernel draws the masks of dropout on the way: x must lie in one piece."""
-    return device.triton and x.dtype != torch.float64 and x.is_contiguous() and x.numel() > 0
+    whole = x.is_contiguous() or has_channels_last(x)
+    return device.triton and x.dtype != torch.float64 and whole and x.numel() > 0
 
 
 def crosses_by_triton(dtype: torch.dtype, device: Device) -> bool:

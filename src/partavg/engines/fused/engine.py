@@ -1,7 +1,7 @@
 """All workers in one pass, layer by layer, with a worker axis in front of every tensor."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from partavg.engines.fused.cuda_graph import Recorded
 from partavg.engines.fused.head_loss import operation as head_loss
 from partavg.engines.fused.head_loss.operation import Criterion
 from partavg.engines.fused.own_loss import counts_calls
-from partavg.engines.fused.precision import Exactness, Precision, compute_dtype
+from partavg.engines.fused.precision import Exactness, Precision, cast, compute_dtype
 from partavg.engines.fused.program import Program, Uncovered
 from partavg.engines.fused.replay import Replayed
 from partavg.engines.fused.rows import Rows
@@ -69,10 +69,13 @@ class Fused:
         self._recompute = recompute and self.can_recompute
         self._losses = vmap(model.criterion)
         self._criterion = Criterion.of(model.criterion)
+        self._alone = self._program.used_once()
         self._places = self._written_at_once()
+        self._tickets: Tensor | None = None
         self._named = self._all_names()
+        cast_inputs = partial(cast, compute=self._compute)
         on_gpu = self._device.type == "cuda"
-        self._recorded = Recorded(self._pass) if on_gpu else None
+        self._recorded = Recorded(self._pass, cast_inputs) if on_gpu else None
         self._unsure, self._looks_at_loss = not of_torch_or_ours(model.criterion), False
         self._replayed = Replayed(self._gathered) if of_torch_or_ours(model.criterion) else None
         self._ready = False
@@ -97,6 +100,8 @@ class Fused:
     def _some(self, params: Tensor, buffers: Tensor, rows: slice, some: Batch) -> Gradients:
         """The gradients of a chunk."""
         if not self._ready and uses_triton(params):
+            count = 2 * self._program.convolutions, 2, min(self._chunk, len(params))
+            self._tickets = torch.zeros(count, dtype=torch.int32, device=self._device)
             with compiling_ahead():
                 self._differentiate(params[rows], buffers[rows].clone(), some, self._ignored(some))
         self._ready = True
@@ -134,9 +139,8 @@ class Fused:
         views = layout.views(found)
         places = {name: views[name] for name in self._places}
         losses, grads = self._differentiate(params, buffers, batch, ignored, places)
-        for place, grad in zip(views.values(), grads, strict=True):
-            if grad.data_ptr() != place.data_ptr():
-                place.copy_(grad)
+        for place, grad in _elsewhere(views, grads):
+            place.copy_(grad)
         return losses, columns(found)
 
     def _halves(
@@ -146,11 +150,17 @@ class Fused:
         losses, found = params.new_empty(len(params)), torch.empty_like(params)
 
         def half(rows: slice) -> None:
-            own = batch.some(rows)
+            own, views = batch.some(rows), self._model.params.views(found[rows])
+            places = {name: view for name, view in views.items() if name in self._alone}
             losses[rows], grads = self._differentiate(
-                params[rows], buffers[rows], own, self._ignored(own)
+                params[rows], buffers[rows], own, self._ignored(own), places, rows.start
             )
-            torch.cat([grad.reshape(len(grad), -1) for grad in grads], 1, out=found[rows])
+            left = _elsewhere(views, grads)
+            if len(left) == len(views):
+                torch.cat([grad.reshape(len(grad), -1) for grad in grads], 1, out=found[rows])
+            else:
+                for place, grad in left:
+                    place.copy_(grad)
 
         middle = len(params) // 2
         both = slice(0, middle), slice(middle, len(params))
@@ -164,10 +174,12 @@ class Fused:
         batch: Batch,
         ignored: int | None,
         places: Mapping[str, Tensor] | None = None,
+        first: int = 0,
     ) -> tuple[Tensor, list[Tensor]]:
         """The losses of the rows and the gradient of each tensor; updates the buffers.
 
-        A class may be `ignored`. Some gradients are written into their `places`.
+        A class may be `ignored`. Some gradients are written into their `places`. The first row is
+        the `first` one of a pass.
         """
         views = self._model.params.views(params)
         leaves = {name: view.detach().requires_grad_() for name, view in views.items()}
@@ -176,7 +188,9 @@ class Fused:
         tensors = self._tensors(leaves, {**kept, **counted})
         if not isinstance(batch.inputs, Tensor):
             raise Uncovered("inputs of several tensors are not covered")
-        rows = Rows(tensors, batch.keys, self._compute, places, recompute=self._recompute)
+        tickets = None if self._tickets is None else self._tickets[..., first : first + len(params)]
+        given = tensors, batch.keys, self._compute, places, tickets
+        rows = Rows(*given, recompute=self._recompute)
         losses = self._losses_of(rows, batch, ignored)
         # Rows do not depend on each other: the gradient of the sum is that of each of them.
         with without_side_stream(self._program.shares_parameters):
@@ -276,3 +290,11 @@ class Fused:
                 views[key] += 1
                 cumulative += [key] if layer.momentum is None else []
         return ticks.to(self._device) if ticks.any() else None, cumulative
+
+
+def _elsewhere(
+    places: Mapping[str, Tensor], grads: Sequence[Tensor]
+) -> list[tuple[Tensor, Tensor]]:
+    """The gradients that were not written where they belong, with their places."""
+    both = zip(places.values(), grads, strict=True)
+    return [(place, grad) for place, grad in both if grad.data_ptr() != place.data_ptr()]

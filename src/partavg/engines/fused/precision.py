@@ -3,6 +3,7 @@
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 Precision = Literal["auto", "bf16", "tf32", "fp32"]
 """Of activations and products; parameters, gradients and statistics are always kept in full."""
@@ -19,6 +20,11 @@ def resolve(precision: Precision, dtype: torch.dtype, device: torch.device) -> P
 def compute_dtype(precision: Precision, dtype: torch.dtype) -> torch.dtype:
     """The dtype of activations for parameters of some dtype."""
     return torch.bfloat16 if precision == "bf16" and dtype == torch.float32 else dtype
+
+
+def cast(value: Tensor, compute: torch.dtype) -> Tensor:
+    """A value as activations are computed; whole numbers stay what they are."""
+    return value.to(compute) if value.is_floating_point() else value
 
 
 class Exactness:

@@ -95,17 +95,27 @@ class Program:
         pieces = any(node.target is added_norm for node in self._graph.nodes)
         return (pieces or nn.TransformerEncoder in kinds) and not any(self.norms())
 
+    @property
+    def convolutions(self) -> int:
+        """How often one is called."""
+        return sum(isinstance(self._layer(node), nn.Conv2d) for node in self._graph.nodes)
+
+    def used_once(self) -> set[str]:
+        """The names of the parameters that are used in one place: nobody adds gradients up."""
+        uses = self._uses()
+        tensors = self._layers[""].named_parameters()
+        return {name for name, p in tensors if uses[id(p)] == 1}
+
     def multiplied_once(self) -> set[str]:
         """The names of the weights of products that are used there alone."""
-        uses, module = self._uses(), self._layers[""]
         weights = {
             id(getattr(layer, name, None))
             for layer in self._layers.values()
             for name in ("weight", "in_proj_weight")
             if isinstance(layer, nn.Linear | nn.MultiheadAttention)
         }
-        tensors = module.named_parameters()
-        return {name for name, p in tensors if id(p) in weights and uses[id(p)] == 1}
+        tensors = dict(self._layers[""].named_parameters())
+        return {name for name in self.used_once() if id(tensors[name]) in weights}
 
     @cached_property
     def head(self) -> str | None:
@@ -228,12 +238,14 @@ class Program:
                 relu=relu,
                 statistics=known,
                 alone=len(node.users) == 1,
+                places=rows.places(str(conv.target), name),
             )
             if both is not None:
                 values[conv], values[node], statistics[conv] = both
                 return
         run = coverage.COVERED[type(layer)].run
-        values[node] = run(layer, rows, name, x, residual, relu=relu, statistics=known)
+        found = run(layer, rows, name, x, residual, relu=relu, statistics=known)
+        values[node], values[source] = found
 
     def _drop_unused(self) -> None:
         """Convolutions whose outputs nobody uses have no gradient to send back."""

@@ -1,21 +1,36 @@
 """What the layers of a program read of the workers, and the keys they draw from."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from partavg.engines.dropout import NEXT
+from partavg.engines.fused.precision import cast
+
+
+class Places(NamedTuple):
+    """Where a convolution may write the gradients of its weights, and of a norm before it."""
+
+    weight: Tensor | None = None
+    norm: tuple[Tensor, Tensor] | None = None
+    """Of its weight and bias."""
+    tickets: Tensor | None = None
+    """Zeros [2, m], and zeros again after a pass, by which blocks of a kernel know the last one."""
+
+
+NOWHERE = Places()
 
 
 class Rows:
     """Named parameters and buffers of some workers, [m, …] each, for one pass.
 
     `compute` is the dtype of activations and of the weights that multiply them. `gradients` is
-    where the gradients of some parameters may be written, by the parameters' first names. With
-    `recompute` activations of pieces are computed twice, not kept.
+    where the gradients of some parameters may be written, by the parameters' first names; there are
+    `tickets` [n, 2, m] for n convolutions. With `recompute` activations of pieces are computed
+    twice, not kept.
     """
 
     def __init__(
@@ -24,12 +39,14 @@ class Rows:
         keys: Tensor,
         compute: torch.dtype,
         gradients: Mapping[str, Tensor] | None = None,
+        tickets: Tensor | None = None,
         *,
         recompute: bool = False,
     ) -> None:
         self._tensors = tensors
         self._keys = keys
         self._gradients = gradients or {}
+        self._tickets: Iterator[Tensor] = iter(()) if tickets is None else iter(tickets)
         self.compute = compute
         self.recompute = recompute
 
@@ -58,6 +75,16 @@ class Rows:
         """Where the gradient of a layer's parameter is to be written, if anywhere."""
         return self._gradients.get(f"{layer}.{name}" if layer else name)
 
+    def places(self, convolution: str, norm: str | None = None) -> Places:
+        """Where the gradients of a convolution and of a norm before it may be written."""
+        both = None if norm is None else self.norm_places(norm)
+        return Places(self.gradient_of(convolution, "weight"), both, next(self._tickets, None))
+
+    def norm_places(self, norm: str) -> tuple[Tensor, Tensor] | None:
+        """Where those of a norm's weight and bias may be written, if both may."""
+        weight, bias = self.gradient_of(norm, "weight"), self.gradient_of(norm, "bias")
+        return None if weight is None or bias is None else (weight, bias)
+
     def for_all(self, value: Any) -> Any:
         """What is the same for all workers, as everything else: [m, …]; never a copy."""
         if isinstance(value, tuple | list):
@@ -65,8 +92,8 @@ class Rows:
         return value.expand(self.workers, *value.shape) if isinstance(value, Tensor) else value
 
     def cast(self, value: Tensor) -> Tensor:
-        """A value as activations are computed; whole numbers stay what they are."""
-        return value.to(self.compute) if value.is_floating_point() else value
+        """A value as activations are computed."""
+        return cast(value, self.compute)
 
     def next_keys(self) -> Tensor:
         """Keys [m] for the next dropout of this pass: each draws from others."""

@@ -17,7 +17,7 @@ def four_channels(x: Tensor) -> Tensor:
     workers, count, channels, height, width = x.shape
     y = x.new_empty(workers, count, height, width, 4)
     sizes = {"channels": channels, "pixels": height * width}
-    grid = triton.cdiv(height * width, 1024), workers * count
+    grid = workers * count, triton.cdiv(height * width, 1024)  # only the first may be large
     launch(kernels.pixels_first, grid, (x.contiguous(), y), sizes, BLOCK=1024)
     return y
 

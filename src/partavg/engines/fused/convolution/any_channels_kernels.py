@@ -215,8 +215,8 @@ def conv_weight(
 @triton.jit(do_not_specialize=["channels", "pixels"])
 def pixels_first(x, y, channels, pixels, BLOCK: tl.constexpr):
     """Images [C, pixels] as [pixels, 4], with zeros for channels that there are not."""
-    image = tl.program_id(1).to(tl.int64)
-    p = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[:, None]
+    image = tl.program_id(0).to(tl.int64)
+    p = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[:, None]
     c = tl.arange(0, 4)[None, :]
     mask = (p < pixels) & (c < channels)
     value = tl.load(x + (image * channels + c) * pixels + p, mask=mask, other=0.0)

@@ -15,9 +15,9 @@ _TILES = "instructions", "halves", "tiles"
 _SQUARES = "instructions", "halves", "warpgroups", "squares"
 PARTS = {
     "pack_weights": _TILES,
-    "convolve": (*_TILES, "pixels"),
-    "weight_gradient": (*_TILES, "taps"),
-    "both_gradients": (*_TILES, "pixels", "taps"),
+    "convolve": (*_TILES, "pixels", "last"),
+    "weight_gradient": (*_TILES, "taps", "last"),
+    "both_gradients": (*_TILES, "pixels", "taps", "last"),
     "pack_squares": _SQUARES,
     "convolve_squares": (*_SQUARES, "add_product"),
     "weigh_squares": (*_SQUARES, "add_product"),

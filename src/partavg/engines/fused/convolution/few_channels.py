@@ -20,6 +20,7 @@ from partavg.engines.fused.norm.batch_norm import (
     measure,
     normalize,
 )
+from partavg.engines.fused.rows import NOWHERE, Places
 from partavg.kernels.streams import on_side_stream, wait_for_side_stream
 
 Found = tuple[Tensor, Tensor | None, Tensor, int]
@@ -41,19 +42,21 @@ class PendingNorm(NamedTuple):
     """Whether nothing but the convolution needs what comes out."""
 
 
-def few_channels(x: Tensor, weight: Tensor, own: Tiling) -> OutputsAndStatistics:
+def few_channels(
+    x: Tensor, weight: Tensor, own: Tiling, places: Places = NOWHERE
+) -> OutputsAndStatistics:
     """Convolve x [m, n, c, h, w]."""
-    y, inputs, *found = FewChannels.apply(x, weight, own)  # type: ignore[no-untyped-call]
+    y, inputs, *found = FewChannels.apply(x, weight, own, places)  # type: ignore[no-untyped-call]
     return y, inputs, Statistics(*found)
 
 
 def norm_then_few_channels(
-    pending: PendingNorm, weight: Tensor, own: Tiling
+    pending: PendingNorm, weight: Tensor, own: Tiling, places: Places = NOWHERE
 ) -> OutputsAndStatistics:
     """Convolve what a BatchNorm makes of its x."""
     deferred: list[NormAfter] | None = [] if dispatch.both_gradients_at_once(own) else None
     y, inputs, partials, pixels = NormThenFewChannels.apply(  # type: ignore[no-untyped-call]
-        *pending, weight, own, deferred
+        *pending, weight, own, deferred, places
     )
     return y, inputs, Statistics(partials, pixels, deferred)
 
@@ -62,13 +65,13 @@ class FewChannels(torch.autograd.Function):
     """conv2d on [m, n, c, h, w]; gradients of others that use its input are added on the way."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, own: Tiling) -> Found:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, own: Tiling, places: Places) -> Found:
         ctx.set_materialize_grads(False)
         image = own.GIVEN < own.C
         rows = four_channels(x) if image else channels_last(x)
         ahead, back = kernels.pack_weights(weight, own)
         y, partials, pixels = kernels.convolve(rows, ahead, own)
-        ctx.own = own
+        ctx.own, ctx.places = own, places
         ctx.save_for_backward(rows, back)
         ctx.mark_non_differentiable(partials)
         return channels_first(y), x if image else channels_first(rows), partials, pixels
@@ -76,16 +79,17 @@ class FewChannels(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, added: Tensor | None, *none: Any) -> Any:
         if grad is None:
-            return added, None, None
+            return added, None, None, None
         x, back = ctx.saved_tensors
         grad = channels_last(grad)
+        room = kernels.Room.of(x, ctx.own, ctx.places)
         with on_side_stream(grad, x):
-            dweight = kernels.weight_gradient(x, grad, ctx.own)
+            dweight = kernels.weight_gradient(x, grad, ctx.own, room)
         dx = None
         if ctx.needs_input_grad[0]:
             other = None if added is None else channels_last(added)
             dx = channels_first(kernels.input_gradient(grad, back, ctx.own, other, None)[0])
-        return dx, dweight, None
+        return dx, dweight, None, None
 
 
 class NormThenFewChannels(torch.autograd.Function):
@@ -109,6 +113,7 @@ class NormThenFewChannels(torch.autograd.Function):
         weight: Tensor,
         own: Tiling,
         deferred: list[NormAfter] | None,
+        places: Places,
     ) -> Found:
         ctx.set_materialize_grads(False)
         ctx.deferred_here = deferred
@@ -130,7 +135,7 @@ class NormThenFewChannels(torch.autograd.Function):
             y, partials, pixels = kernels.convolve(z, ahead, own)
         ctx.own, ctx.shape, ctx.affine = own, y.shape, (norm_weight, norm_bias)
         ctx.statistics, ctx.settings = statistics, settings
-        ctx.added = residual is not None
+        ctx.added, ctx.places = residual is not None, places
         ctx.save_for_backward(x, z, mean, rstd, back)
         ctx.mark_non_differentiable(partials)
         inputs = None if z is None else channels_first(z)
@@ -143,13 +148,15 @@ class NormThenFewChannels(torch.autograd.Function):
         other = None if added is None else channels_last(added)
         weight, bias = ctx.affine
         before = NormBefore(x, z, mean, rstd, weight, bias, ctx.added, ctx.settings.relu)
-        affine: list[Tensor | None]
+        room = kernels.Room.of(x, ctx.own, ctx.places)
+        fixed = ctx.settings.fixed
+        summed = fixed or ctx.defer_to is not None  # no kernel of the norm's own adds it up
+        affine: tuple[Tensor | None, ...] = room.norm
+        dweight = room.weight
         if ctx.deferred_here:
-            through, sums, parts = kernels.both_gradients(
-                grad, ctx.deferred_here.pop(), back, ctx.own, other, before
+            through, sums = kernels.both_gradients(
+                grad, ctx.deferred_here.pop(), back, ctx.own, other, before, room, affine=summed
             )
-            with on_side_stream(parts):
-                dweight = parts[0] if len(parts) == 1 else parts.sum(0)
         else:
             if z is None:
                 z = torch.empty_like(x)
@@ -157,18 +164,18 @@ class NormThenFewChannels(torch.autograd.Function):
                 normalize(x, ctx.statistics, weight, bias, None, again, z)
                 before = before._replace(z=z)
             with on_side_stream(grad, z):
-                dweight = kernels.weight_gradient(z, grad, ctx.own)
-            through, sums = kernels.input_gradient(grad, back, ctx.own, other, before)[:2]
-        fixed, own_sums = ctx.settings.fixed, felt(sums) if ctx.settings.fixed else sums
+                kernels.weight_gradient(z, grad, ctx.own, room)
+            through, sums = kernels.input_gradient(
+                grad, back, ctx.own, other, before, room if summed else None
+            )
+        own_sums = felt(sums) if fixed else sums
         if ctx.defer_to is not None:
             ctx.defer_to.append(NormAfter(x, own_sums, mean, rstd, weight))
             dx = through
         else:
             norm = Normalized(x, None, mean, rstd, weight, bias, added=False, relu=False)
-            dx, _, *affine = gradient(norm, through, own_sums)
-        if fixed or ctx.defer_to is not None:
-            with on_side_stream(sums):
-                total, along = sums.sum(1).unbind(1)
-            affine = [along, total]
+            into = None if summed else room.norm
+            dx, _, *found = gradient(norm, through, own_sums, into=into)
+            affine = affine if summed else tuple(found)
         grown = channels_first(through) if ctx.added else None
-        return channels_first(dx), *affine, grown, *[None] * 3, dweight, None, None
+        return channels_first(dx), *affine, grown, *[None] * 3, dweight, None, None, None

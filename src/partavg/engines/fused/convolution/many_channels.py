@@ -11,6 +11,7 @@ from partavg.engines.fused.channels import channels_first, channels_last
 from partavg.engines.fused.convolution import any_channels
 from partavg.engines.fused.convolution import many_channels_kernels as kernels
 from partavg.engines.fused.convolution.box import Box, Sizes
+from partavg.engines.fused.convolution.case import Pair
 from partavg.engines.fused.dispatch import Convolution, weight_gradient_of_many_channels
 from partavg.kernels.launch import launch
 
@@ -21,30 +22,31 @@ class ManyChannels(torch.autograd.Function):
     """conv2d; also returns its input, for others to use: their gradients are added on the way."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, rim: Pair
+    ) -> tuple[Tensor, Tensor]:
         x = channels_last(x)
         ctx.set_materialize_grads(False)
-        ctx.bias, ctx.shape = bias is not None, weight.shape
+        ctx.bias, ctx.shape, ctx.rim = bias is not None, weight.shape, rim
         low = _tap_first(weight.detach(), x.dtype)
         ctx.save_for_backward(x, low)
-        y = _convolve(x, low, bias, None, back=False)
+        y = _convolve(x, low, bias, None, rim, back=False)
         return channels_first(y), channels_first(x)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, added: Tensor | None) -> Any:
         if grad is None:
-            return added, None, None
+            return added, None, None, None
         x, low = ctx.saved_tensors
-        grad = channels_last(grad)
+        grad, rim = channels_last(grad), ctx.rim
         dx = None
         if ctx.needs_input_grad[0]:
             other = None if added is None else channels_last(added)
-            dx = channels_first(_convolve(grad, low, None, other, back=True))
+            dx = channels_first(_convolve(grad, low, None, other, rim, back=True))
         dbias = grad.sum((1, 2, 3), dtype=torch.float32) if ctx.bias else None
-        if weight_gradient_of_many_channels(_sizes(x)) == Convolution.MANY_CHANNELS:
-            return dx, _weight_gradient(x, grad, ctx.shape), dbias
-        padding = ctx.shape[3] // 2, ctx.shape[4] // 2
-        return dx, any_channels.weight_gradient(x, grad, ctx.shape[3:], 1, padding), dbias
+        if weight_gradient_of_many_channels(_sizes(grad)) == Convolution.MANY_CHANNELS:
+            return dx, _weight_gradient(x, grad, ctx.shape, rim), dbias, None
+        return dx, any_channels.weight_gradient(x, grad, ctx.shape[3:], 1, rim), dbias, None
 
 
 def _sizes(x: Tensor) -> Sizes:
@@ -53,19 +55,21 @@ def _sizes(x: Tensor) -> Sizes:
 
 
 def _convolve(
-    x: Tensor, low: Tensor, bias: Tensor | None, added: Tensor | None, *, back: bool
+    x: Tensor, low: Tensor, bias: Tensor | None, added: Tensor | None, rim: Pair, *, back: bool
 ) -> Tensor:
     """Outputs, or input gradients, from weights [m, taps, k, c]."""
     workers, count = x.shape[:2]
     taps, outputs, inputs = low.shape[1:]
+    side = round(taps**0.5)
     if back:
         outputs, inputs = inputs, outputs
-    side = round(taps**0.5)
-    box = Box.of(_sizes(x))
-    blocks, tall, wide = box.grid(_sizes(x))
+        rim = side - 1 - rim[0], side - 1 - rim[1]
+    height, width = (size + 2 * r - side + 1 for size, r in zip(x.shape[2:4], rim, strict=True))
+    box = Box.of((count, height, width))
+    blocks, tall, wide = box.grid((count, height, width))
     block_c = 64 if inputs % 64 == 0 or inputs > 128 else 32
     block_k = 128 if outputs % 128 == 0 else 64 if outputs >= 64 else 32
-    y = x.new_empty(*x.shape[:4], outputs)
+    y = x.new_empty(workers, count, height, width, outputs)
     filters = low.flatten(0, 1)
     launch(
         kernels.conv,
@@ -82,11 +86,12 @@ def _convolve(
             "bias_stride": 0 if bias is None else bias.stride(0),
             "TALL": tall,
             "WIDE": wide,
+            "PAD_H": rim[0],
+            "PAD_W": rim[1],
         },
         C=inputs,
         K=outputs,
         SIDE=side,
-        PAD=side // 2,
         BACK=back,
         BIAS=bias is not None,
         ADD=added is not None,
@@ -101,11 +106,11 @@ def _convolve(
     return y
 
 
-def _weight_gradient(x: Tensor, grad: Tensor, shape: torch.Size) -> Tensor:
+def _weight_gradient(x: Tensor, grad: Tensor, shape: torch.Size, rim: Pair) -> Tensor:
     """[m, k, c, r, s] from the inputs and the outputs' gradient."""
     workers, outputs, inputs, side = shape[:4]
-    box = Box.of(_sizes(x))
-    blocks, tall, wide = box.grid(_sizes(x))
+    box = Box.of(_sizes(grad))
+    blocks, tall, wide = box.grid(_sizes(grad))
     block_c, block_k = (
         128 if size % 128 == 0 else 64 if size >= 64 else 32 for size in (inputs, outputs)
     )
@@ -119,11 +124,17 @@ def _weight_gradient(x: Tensor, grad: Tensor, shape: torch.Size) -> Tensor:
             _described(grad.flatten(0, 3), [box.pixels, block_k]),
             out,
         ),
-        {"images": x.shape[1], "TALL": tall, "WIDE": wide, "BOXES": blocks * tall * wide},
+        {
+            "images": x.shape[1],
+            "TALL": tall,
+            "WIDE": wide,
+            "PAD_H": rim[0],
+            "PAD_W": rim[1],
+            "BOXES": blocks * tall * wide,
+        },
         C=inputs,
         K=outputs,
         SIDE=side,
-        PAD=side // 2,
         BN=box.images,
         BH=box.rows,
         BW=box.columns,

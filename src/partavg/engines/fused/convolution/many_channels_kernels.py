@@ -9,8 +9,11 @@ box is the right factor of a product: as the left one Triton would take it throu
 import triton
 import triton.language as tl
 
+# Kernels for every size, or some for 1 and others for multiples of 16, would take long to compile.
+_SIZES = ["images", "bias_stride", "TALL", "WIDE", "PAD_H", "PAD_W"]
 
-@triton.jit(do_not_specialize=["images", "TALL", "WIDE"])
+
+@triton.jit(do_not_specialize=_SIZES)
 def conv(
     x,
     weight,
@@ -21,10 +24,11 @@ def conv(
     bias_stride,
     TALL,
     WIDE,
+    PAD_H,
+    PAD_W,
     C: tl.constexpr,
     K: tl.constexpr,
     SIDE: tl.constexpr,
-    PAD: tl.constexpr,
     BACK: tl.constexpr,
     BIAS: tl.constexpr,
     ADD: tl.constexpr,
@@ -51,7 +55,7 @@ def conv(
     for step in range(SIDE * SIDE * BLOCKS_C):
         tap = step // BLOCKS_C
         c = step % BLOCKS_C * BC
-        a = x.load([n, h + tap // SIDE - PAD, w + tap % SIDE - PAD, c])
+        a = x.load([n, h + tap // SIDE - PAD_H, w + tap % SIDE - PAD_W, c])
         a = tl.trans(tl.reshape(a, (BN * BH * BW, BC)))
         if BACK:
             b = weight.load([worker * SIDE * SIDE + SIDE * SIDE - 1 - tap, c, k])
@@ -69,7 +73,7 @@ def conv(
     y.store([n, h, w, k], tl.reshape(found.to(y.dtype), (BN, BH, BW, BK)))
 
 
-@triton.jit(do_not_specialize=["images", "TALL", "WIDE", "BOXES"])
+@triton.jit(do_not_specialize=["images", "TALL", "WIDE", "PAD_H", "PAD_W", "BOXES"])
 def conv_weight(
     x,
     grad,
@@ -77,11 +81,12 @@ def conv_weight(
     images,
     TALL,
     WIDE,
+    PAD_H,
+    PAD_W,
     BOXES,
     C: tl.constexpr,
     K: tl.constexpr,
     SIDE: tl.constexpr,
-    PAD: tl.constexpr,
     BN: tl.constexpr,
     BH: tl.constexpr,
     BW: tl.constexpr,
@@ -104,7 +109,7 @@ def conv_weight(
         h = box // WIDE % TALL * BH
         n = worker * images + box // (WIDE * TALL) * BN
         g = grad.load([(worker * BOXES + box) * (BN * BH * BW), k])
-        a = x.load([n, h + tap // SIDE - PAD, w + tap % SIDE - PAD, c])
+        a = x.load([n, h + tap // SIDE - PAD_H, w + tap % SIDE - PAD_W, c])
         acc = tl.dot(tl.trans(g), tl.reshape(a, (BN * BH * BW, BC)), acc)
     i = k + tl.arange(0, BK)
     j = c + tl.arange(0, BC)

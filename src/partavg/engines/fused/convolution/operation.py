@@ -11,7 +11,7 @@ from partavg.engines.fused.convolution.squares_cuda import Squares
 from partavg.engines.fused.convolution.tiling import Tiling, tiling_of
 from partavg.engines.fused.dispatch import Convolution, device_of
 from partavg.engines.fused.norm.parameters import NormParameters
-from partavg.engines.fused.rows import Rows
+from partavg.engines.fused.rows import NOWHERE, Places, Rows
 
 if TYPE_CHECKING:
     from partavg.engines.fused.norm.batch_norm import Statistics
@@ -34,10 +34,12 @@ def covers(layer: Any) -> bool:
 def run(layer: Any, rows: Rows, name: str, x: Tensor) -> Convolved:
     """The layer's outputs for x [m, n, c, h, w]."""
     weight, bias = rows.tensor_of(name, "weight"), rows.maybe(name, "bias")
-    return convolve(x, weight, bias, Window.of(layer))
+    return convolve(x, weight, bias, Window.of(layer), rows.places(name))
 
 
-def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, window: Window) -> Convolved:
+def convolve(
+    x: Tensor, weight: Tensor, bias: Tensor | None, window: Window, places: Places = NOWHERE
+) -> Convolved:
     """Convolve x [m, n, c, h, w] with the weights [m, k, c / groups, r, s] of each worker."""
     case = Case.of(x, weight, bias, window, gradient=x.requires_grad)
     way = dispatch.convolution(case, device_of(x))
@@ -45,7 +47,7 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, window: Window) -> 
     if way == Convolution.FEW_CHANNELS:
         from partavg.engines.fused.convolution.few_channels import few_channels
 
-        both = few_channels(x, weight, _tiling(case))
+        both = few_channels(x, weight, _tiling(case), places)
     elif way == Convolution.SQUARES:
         from partavg.engines.fused.convolution.squares import InSquares
 
@@ -53,7 +55,7 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, window: Window) -> 
     elif way == Convolution.MANY_CHANNELS:
         from partavg.engines.fused.convolution.many_channels import ManyChannels
 
-        both = ManyChannels.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+        both = ManyChannels.apply(x, weight, bias, window.rim)  # type: ignore[no-untyped-call]
     elif way == Convolution.ONE_WORKER_AT_A_TIME:
         from partavg.engines.fused.convolution.one_worker import OneWorkerAtATime
 
@@ -80,6 +82,7 @@ def norm_then_convolve(
     relu: bool,
     statistics: "Statistics | None",
     alone: bool,
+    places: Places,
 ) -> Convolved | None:
     """A BatchNorm layer, and a convolution of what it gives, as one step; None if they are two.
 
@@ -103,7 +106,7 @@ def norm_then_convolve(
         statistics = Statistics.fixed(running, x[0, :, 0].numel(), deferred)
     settings = NormSettings(None if fixed else running, norm.eps, norm.momentum or 0, relu, fixed)
     pending = PendingNorm(x, gamma, beta, residual, settings, statistics, alone)
-    return Convolved(*norm_then_few_channels(pending, weight, _tiling(case)))
+    return Convolved(*norm_then_few_channels(pending, weight, _tiling(case), places))
 
 
 def _tiling(case: Case) -> Tiling:

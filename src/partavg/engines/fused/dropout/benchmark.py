@@ -13,6 +13,7 @@ from partavg.engines.fused.dropout import operation, reference
 
 LAYERS: tuple[tuple[Any, Any, tuple[int, ...]], ...] = (
     (nn.Dropout(0.5), F.dropout, (512,)),
+    (nn.Dropout(0.25), F.dropout, (64, 14, 14)),
     (nn.Dropout2d(0.3), F.dropout2d, (32, 8, 8)),
 )
 """Layers, their functions, and shapes of a sample."""

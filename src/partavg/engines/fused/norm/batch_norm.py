@@ -71,7 +71,10 @@ class Normalized(NamedTuple):
 
 
 class BatchNorm(torch.autograd.Function):
-    """Normalizes by the batch's own statistics, adds, applies ReLU; updates running statistics."""
+    """Normalizes by the batch's own statistics, adds, applies ReLU; updates running statistics.
+
+    Also returns its input, for others to use: their gradients are added on the way.
+    """
 
     @staticmethod
     def forward(
@@ -82,19 +85,23 @@ class BatchNorm(torch.autograd.Function):
         residual: Tensor | None,
         settings: NormSettings,
         statistics: Statistics | None,
-    ) -> Tensor:
+        into: tuple[Tensor, Tensor] | None,
+    ) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
         x = channels_last(x)
         residual = None if residual is None else channels_last(residual)
         y = torch.empty_like(x)
         mean, rstd = normalize(x, statistics or measure(x), weight, bias, residual, settings, y)
         keeps_y = settings.relu and residual is not None
         ctx.save_for_backward(x, y if keeps_y else None, mean, rstd)
-        ctx.affine = weight, bias
+        ctx.affine, ctx.into = (weight, bias), into
         ctx.added, ctx.relu, ctx.fixed = residual is not None, settings.relu, settings.fixed
-        return channels_first(y)
+        return channels_first(y), channels_first(x)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
+    def backward(ctx: Any, grad: Tensor | None, beside: Tensor | None) -> Any:
+        if grad is None:
+            return beside, *[None] * 6
         (x, y, mean, rstd), (weight, bias) = ctx.saved_tensors, ctx.affine
         norm = Normalized(x, y, mean, rstd, weight, bias, ctx.added, ctx.relu)
         grad = channels_last(grad)
@@ -108,12 +115,14 @@ class BatchNorm(torch.autograd.Function):
             **norm.constants(),
             **shape.constants,
         )
-        dx, added, *own = gradient(norm, grad, felt(sums) if ctx.fixed else sums)
+        other = None if beside is None else channels_last(beside)
+        felt_sums = felt(sums) if ctx.fixed else sums
+        dx, added, *own = gradient(norm, grad, felt_sums, other, ctx.into)
         if ctx.fixed and weight is not None:
             total, along = sums.sum(1).unbind(1)
             own = [along, total]
         grown = None if added is None else channels_first(added)
-        return channels_first(dx), *own, grown, None, None
+        return channels_first(dx), *own, grown, None, None, None
 
 
 def measure(x: Tensor) -> Statistics:
@@ -182,30 +191,42 @@ def felt(sums: Tensor) -> Tensor:
 
 
 def gradient(
-    norm: Normalized, grad: Tensor, sums: Tensor
+    norm: Normalized,
+    grad: Tensor,
+    sums: Tensor,
+    beside: Tensor | None = None,
+    into: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
     """The gradients of x, of what was added, of weight and bias.
 
     `sums` [m, partials, 2, c] are of the gradient, and of it times the normalized x. With neither
-    an addition nor a ReLU, `grad` is that of the normalized x itself.
+    an addition nor a ReLU, `grad` is that of the normalized x itself. `beside`, the gradient by
+    others that use x, is added to its own. Those of weight and bias are written `into` a place.
     """
     x, mean, shape = norm.x, norm.mean, _Shape(norm.x)
     dx = torch.empty_like(x)
     dresidual = torch.empty_like(x) if norm.added else None
-    dweight, dbias = torch.empty((2, *mean.shape), dtype=mean.dtype, device=x.device).unbind()
+    dweight, dbias = into or torch.empty((2, *mean.shape), dtype=mean.dtype, device=x.device)
     launch(
         kernels.norm_backward,
         shape.grid,
         (
             *norm.arguments(grad),
             sums,
+            dx if beside is None else beside,
             dx,
             dx if dresidual is None else dresidual,
             dweight,
             dbias,
         ),
-        {**shape.sizes, "stride": _stride(norm.weight), "tiles": sums.shape[1]},
+        {
+            **shape.sizes,
+            "stride": _stride(norm.weight),
+            "apart": dweight.stride(0),
+            "tiles": sums.shape[1],
+        },
         TILES=SPLITS,
+        BESIDE=beside is not None,
         **norm.constants(),
         **shape.constants,
     )

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 # Kernels for every size, or some for 1 and others for multiples of 16, would take long to compile.
-_SIZES = ["pixels", "tiles", "PER", "OF", "stride", "running_stride", "eps", "momentum"]
+_SIZES = ["pixels", "tiles", "PER", "OF", "stride", "apart", "running_stride", "eps", "momentum"]
 
 
 @triton.jit(do_not_specialize=_SIZES)
@@ -174,12 +174,14 @@ def norm_backward(
     weight,
     bias,
     partial,
+    beside,
     dx,
     dresidual,
     dweight,
     dbias,
     pixels,
     stride,
+    apart,
     tiles,
     PER,
     C: tl.constexpr,
@@ -187,10 +189,14 @@ def norm_backward(
     AFFINE: tl.constexpr,
     RESIDUAL: tl.constexpr,
     RELU: tl.constexpr,
+    BESIDE: tl.constexpr,
     BP: tl.constexpr,
     BC: tl.constexpr,
 ):
-    """The gradients of PER of a worker's pixels, of what was added to them, and of the layer."""
+    """The gradients of PER of a worker's pixels, of what was added to them, and of the layer.
+
+    The pixels' gradient by others that use them is added, if there is one.
+    """
     tile = tl.program_id(0)
     worker = tl.program_id(2).to(tl.int64)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
@@ -200,8 +206,8 @@ def norm_backward(
     total = tl.sum(tl.load(where, mask=known, other=0.0), 0)
     along = tl.sum(tl.load(where + C, mask=known, other=0.0), 0)
     if AFFINE and tile == 0:
-        tl.store(dbias + worker * C + c, total, mask=c < C)
-        tl.store(dweight + worker * C + c, along, mask=c < C)
+        tl.store(dbias + worker * apart + c, total, mask=c < C)
+        tl.store(dweight + worker * apart + c, along, mask=c < C)
     total = (total / pixels)[None, :]
     along = (along / pixels)[None, :]
     center = tl.load(mean + worker * C + c, mask=c < C, other=0.0)[None, :]
@@ -226,4 +232,6 @@ def norm_backward(
         if RESIDUAL:
             tl.store(dresidual + place, g.to(dresidual.dtype.element_ty), mask=mask)
         value = gamma * factor * (g - total - normal * along)
+        if BESIDE:
+            value += tl.load(beside + place, mask=mask, other=0.0).to(tl.float32)
         tl.store(dx + place, value.to(dx.dtype.element_ty), mask=mask)

@@ -28,7 +28,7 @@ def comparisons(setting: Setting) -> Iterator[Comparison]:
         title = f"{channels} channels, {size} x {size}{', added' if adds else ''}"
         yield Comparison(
             f"{title}, {dispatch.norm(x.dtype, 0.1, device_of(x))}",
-            partial(_normalize, operation.batch_norm),
+            partial(_normalize, lambda *given: operation.batch_norm(*given).y),
             partial(_normalize, reference.batch_norm),
             (x, *affine, *added),
         )

@@ -37,6 +37,7 @@ class GroupNorm(torch.autograd.Function):
         bias: Tensor | None,
         residual: Tensor | None,
         settings: GroupSettings,
+        into: tuple[Tensor, Tensor] | None,
     ) -> Tensor:
         x = channels_last(x)
         y = torch.empty_like(x)
@@ -56,7 +57,7 @@ class GroupNorm(torch.autograd.Function):
         )
         keeps_y = settings.relu and residual is not None
         ctx.save_for_backward(x, y if keeps_y else None, mean, rstd, weight, bias)
-        ctx.added, ctx.settings = residual is not None, settings
+        ctx.added, ctx.settings, ctx.into = residual is not None, settings, into
         return channels_first(y)
 
     @staticmethod
@@ -77,11 +78,13 @@ class GroupNorm(torch.autograd.Function):
         )
         with on_side_stream(sums):
             affine = [
-                None if own is None else found.to(own.dtype)
-                for own, found in zip((weight, bias), sums.sum(1).unbind(1), strict=True)
+                None if own is None else torch.sum(found, 1, out=place)
+                for own, found, place in zip(
+                    (weight, bias), sums.unbind(2), ctx.into or (None, None), strict=True
+                )
             ]
         grown = None if dresidual is None else channels_first(dresidual)
-        return channels_first(dx), *affine, grown, None
+        return channels_first(dx), *affine, grown, None, None
 
 
 class _Cut:

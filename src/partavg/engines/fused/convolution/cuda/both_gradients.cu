@@ -28,8 +28,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) both_gradients(
     const u16* grad, const u16* outputs, const float* sums_after, const float* mean_after,
     const float* rstd_after, const float* gamma_after, const uint4* weight, const u16* added,
     const u16* before, const u16* z, const float* mean, const float* rstd, const float* gamma,
-    const float* beta, u16* out, float* partial, float* dweight, int count, int each, int workers,
-    int pieces, int apart_after, int apart) {
+    const float* beta, u16* out, float* partial, float* parts, float* dweight, float* dgamma, float* dbeta,
+    u32* tickets, int count, int each, int workers, int pieces, int apart_after, int apart, int apart_weight,
+    int apart_affine) {
   extern __shared__ uint4 memory[];
   u16* tiles = (u16*)memory;
   u16* after = tiles + 2 * TILE;
@@ -192,6 +193,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) both_gradients(
     partial[k] = one;
     partial[K + k] = two * rstd[worker * K + k];
   }
-  dweight += ((size_t)blockIdx.x * workers + worker) * C * K * 9;
-  for (int i = threadIdx.x; i < C * K * 9; i += THREADS) dweight[i] = found[2 * GROUPS * K + i];
+  parts += (size_t)worker * C * K * 9;
+  dweight += (size_t)worker * apart_weight;
+  const size_t all_parts = (size_t)workers * C * K * 9;
+  float* to = gridDim.x == 1 ? dweight : parts + blockIdx.x * all_parts;
+  for (int i = threadIdx.x; i < C * K * 9; i += THREADS) to[i] = found[2 * GROUPS * K + i];
+  if (!comes_last(tickets + worker, memory)) return;
+  if (gridDim.x > 1) add_blocks(dweight, parts, C * K * 9, all_parts);
+  if (AFFINE)
+    add_affine(dgamma + (size_t)worker * apart_affine, dbeta + (size_t)worker * apart_affine,
+               partial - blockIdx.x * 2 * K);
 }

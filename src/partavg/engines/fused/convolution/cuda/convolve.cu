@@ -5,7 +5,8 @@
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) convolve(
     const u16* x, const uint4* weight, const u16* added, const u16* before, const u16* after,
     const float* mean, const float* rstd, const float* gamma, const float* beta, u16* y,
-    float* partial, int count, int each, int apart) {
+    float* partial, float* dgamma, float* dbeta, u32* tickets, int count, int each, int apart,
+    int apart_affine) {
   extern __shared__ uint4 memory[];
   u16* tiles = (u16*)memory;
   uint4* own = memory + 2 * TILE / 8;
@@ -145,4 +146,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) convolve(
       partial[K + k] = two * rstd[worker * K + k];
     }
   }
+  if (SUMS == 2 && AFFINE && comes_last(tickets + worker, memory))
+    add_affine(dgamma + (size_t)worker * apart_affine, dbeta + (size_t)worker * apart_affine,
+               partial - blockIdx.x * 2 * K);
 }

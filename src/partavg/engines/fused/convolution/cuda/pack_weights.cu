@@ -15,7 +15,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) pack_weights(
   float* own = (float*)memory;  // [16][C][TAPS + 1], the rest zeros
   const int first = blockIdx.x * 16;
   weight += (size_t)blockIdx.y * apart + first * REAL * TAPS;
-  for (int i = threadIdx.x; i < 16 * C * TAPS; i += THREADS) {
+#pragma unroll 9
+  for (int i = threadIdx.x; i < 16 * C * TAPS; i += THREADS) {  // many on their way at a time
     const int tap = i % TAPS, c = i / TAPS % C, k = i / TAPS / C;
     own[(k * C + c) * (TAPS + 1) + tap] = c < REAL ? weight[(k * REAL + c) * TAPS + tap] : 0;
   }
@@ -23,6 +24,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) pack_weights(
   const int start = TAPS == 9 ? 0 : 4, taps = TAPS;
   ahead += (size_t)blockIdx.y * 9 * C * K / 8;
   back += (size_t)blockIdx.y * 9 * C * K / 8;
+#pragma unroll 3
   for (int i = threadIdx.x; i < taps * (C / 16) * 2 * 32; i += THREADS) {
     const int lane = i % 32, tap = i / 64 / (C / 16), c = i / 64 % (C / 16);
     // Of VEC tiles in a row, those pairs of which some outputs are ours.
@@ -37,6 +39,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) pack_weights(
                    two(next + 8 * (TAPS + 1), TAPS + 1));
   }
   if (REAL < C) return;  // images have no gradient
+#pragma unroll 3
   for (int i = threadIdx.x; i < taps * (C / 16) * 32; i += THREADS) {
     const int lane = i % 32, pair = i / 32 % (C / 16), tap = i / 32 / (C / 16);
     const int c = output_of(2 * pair, lane, VEC_BACK), kept = FLIP ? TAPS - 1 - tap : tap;

@@ -1,4 +1,5 @@
-// The weights' gradient of a convolution, over `each` tiles of a worker's images.
+// The weights' gradient of a convolution, over `each` tiles of a worker's images; TOTAL of all blocks, or
+// that of each in a part of its own.
 
 #define INPUTS (C / 16)
 #define OUTPUTS (K / SIDE)
@@ -6,7 +7,8 @@
 #define OTHER (PIXELS * (K + 8))
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) weight_gradient(
-    const u16* x, const u16* grad, float* out, int count, int each, int workers) {
+    const u16* x, const u16* grad, float* parts, float* out, u32* tickets, int count, int each, int workers,
+    int apart) {
   extern __shared__ uint4 memory[];
   u16* tiles = (u16*)memory;
   u16* others = tiles + 2 * TILE;
@@ -55,6 +57,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) weight_gradient(
           }
     __syncthreads();
   }
-  out += ((size_t)blockIdx.x * workers + worker) * K * REAL * TAPS;
-  for (int i = threadIdx.x; i < K * REAL * TAPS; i += THREADS) out[i] = found[i];
+  parts += (size_t)worker * K * REAL * TAPS;
+  out += (size_t)worker * apart;
+  const size_t all_parts = (size_t)workers * K * REAL * TAPS;
+  float* to = gridDim.x == 1 ? out : parts + blockIdx.x * all_parts;
+  for (int i = threadIdx.x; i < K * REAL * TAPS; i += THREADS) to[i] = found[i];
+  if (TOTAL && gridDim.x > 1 && comes_last(tickets + worker, memory)) add_blocks(out, parts, K * REAL * TAPS, all_parts);
 }
