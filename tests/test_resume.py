@@ -1,5 +1,6 @@
 """Runs that stop anywhere and go on to the same end; what is not overwritten on the way."""
 
+import json
 from ast import literal_eval
 from functools import cache
 from pathlib import Path
@@ -134,6 +135,24 @@ def test_resuming_with_another_recipe_is_refused(tmp_path: Path) -> None:
     assert tasks.run(tmp_path / "run", resume=True, engine={"name": "auto"}).config.engine.name == (
         "vmapped"
     )
+
+
+@pytest.mark.parametrize("side", ["train", "test"])
+def test_resuming_with_other_data_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, side: str
+) -> None:
+    finish(tasks.run(tmp_path / "run"))
+    known, samples = tasks.data(), getattr(tasks.data(), side)
+    other = known._replace(**{side: samples._replace(targets=samples.targets.flip(0))})
+    with monkeypatch.context() as patch:
+        patch.setattr(tasks, "data", lambda: other)
+        what = {"train": "training", "test": "test"}[side]
+        with pytest.raises(ValueError, match=f"was started with other {what} samples than there"):
+            tasks.run(tmp_path / "run", resume=True)
+    path = tmp_path / "run" / "environment.json"
+    before = {k: v for k, v in json.loads(path.read_text()).items() if k != "data"}
+    path.write_text(json.dumps(before))
+    tasks.run(tmp_path / "run", resume=True)  # of before 0.2, which did not write it down
 
 
 @pytest.mark.parametrize(

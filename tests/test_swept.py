@@ -179,6 +179,41 @@ def test_a_function_that_changed_does_not_go_on(tmp_path: Path) -> None:
         partavg.sweep(**{**few, "simulation": other}, out=tmp_path, resume=True)
 
 
+def test_all_runs_that_are_there_are_looked_at(tmp_path: Path) -> None:
+    """Some of the settings, a seed, the samples: whatever changed for some runs only."""
+    few = {**GIVEN, "interval": None, "schemes": {"partial": partavg.Schedule.partial(4)}}
+    few["out"] = tmp_path
+    partavg.sweep(**few)
+
+    def other(where: dict[str, Any]) -> Any:
+        def made(schedule: Any, seed: int, samples: Any, lr: float) -> partavg.Simulation:
+            found = {"seed": seed, "lr": lr}
+            differs = all(found[key] == value for key, value in where.items())
+            return simulation(schedule, seed, samples, lr * 2 if differs else lr)
+
+        return made
+
+    again = {**few, "resume": True}
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.json*")}
+    for where in ({"seed": 0, "lr": 0.01}, {"seed": 0, "lr": 0.5}, {"seed": 1}, {"seed": 2}):
+        with pytest.raises(ValueError, match=r"was started with training\.lr"):
+            partavg.sweep(**{**again, "simulation": other(where)})
+    x, y = TEST
+    with pytest.raises(ValueError, match="was started with other test samples than there are now"):
+        partavg.sweep(**{**again, "test": (x, y.flip(0))})
+    x, y = TRAIN
+    with pytest.raises(ValueError, match="was started with other training samples than this"):
+        partavg.sweep(**{**again, "train": (x.flip(0), y.flip(0))})
+    with pytest.raises(ValueError, match="was measured by the usual metrics, and others would be"):
+        partavg.sweep(**{**again, "metrics": ["f1"]})
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.json*")} == before
+    partavg.sweep(**again)
+    for path in tmp_path.rglob("environment.json"):  # of before 0.2
+        known = {k: v for k, v in json.loads(path.read_text()).items() if k != "data"}
+        path.write_text(json.dumps(known))
+    partavg.sweep(**again)
+
+
 def test_values_may_be_those_of_an_array(tmp_path: Path) -> None:
     grid = {"lr": np.array([0.5, 0.1]), "units": torch.tensor([4, 8])}
 

@@ -6,6 +6,9 @@ from statistics import mean, stdev
 import pytest
 
 from partavg.comparison import Result
+from partavg.metrics.metric import Metric
+from partavg.pairs import compared, how
+from partavg.report.pareto import named
 from partavg.verdict import verdict
 
 
@@ -166,3 +169,24 @@ def test_validation_and_test_are_not_mixed() -> None:
     assert verdict(both).startswith(
         "Judged on validation samples held out of the training set. At the same traffic, partial"
     )
+
+
+@pytest.mark.parametrize(
+    ("title", "column", "within", "first"),
+    [
+        ("AUC", "", "AUC", "AUC"),
+        ("", "AUC %", "AUC", "AUC"),
+        ("Mean IoU", "mIoU", "mean IoU", "Mean IoU"),
+        ("F1, {average}", "", "F1, {average}", "F1, {average}"),
+        ("", "", "auc", "Auc"),
+    ],
+)
+def test_metrics_keep_their_capitals(title: str, column: str, within: str, first: str) -> None:
+    metric = Metric("auc", title=title, column=column, better="higher", form=".3f")
+    found = [
+        Result(name, ({"auc": value, "bytes": 100},), metrics=(metric,))
+        for name, value in (("periodic", 0.8), ("partial", 0.9))
+    ]
+    assert f"ended 0.100 of {within} above periodic averaging" in verdict(found)
+    assert how(compared(found, metric)).startswith(f"Against periodic by {within}:")
+    assert named(metric) == first

@@ -31,6 +31,7 @@ from partavg.sinks.progress import Display
 from partavg.sinks.sink import Sink, SinkLike
 from partavg.starts import Starts
 from partavg.stopping import Stopped, stop_request, train_session
+from partavg.sweeps.place import check_no_sweep
 
 _MOST_SEEDS = 10_000
 
@@ -139,6 +140,7 @@ def compare(
         for entry in entries:
             entry.folder.check_free(resume=resume, force=force)
         check_page(path / "report.html", force=force)
+        check_no_sweep(path)
     starts = Starts()
     diverged: dict[str, str] = {}
 

@@ -5,7 +5,7 @@ import os
 import platform
 import subprocess
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -31,6 +31,9 @@ from partavg.sinks.jsonl import FILE
 _BUDGET = {"training.steps", "training.epochs"}
 CONFIG = "config.toml"
 """The recipe of a run."""
+
+DATA = "data"
+"""What environment.json calls the fingerprints of training and test samples."""
 
 MADE_BY = "python"
 """The section of config.toml that says who made a run: no recipe can have it."""
@@ -161,6 +164,20 @@ class RunFolder:
                 f"{self.path} --resume"
             )
         return stored
+
+    def check_data(self, fingerprints: Mapping[str, str]) -> None:
+        """Raise a ValueError if a run that is to go on was started with other samples.
+
+        Runs of before 0.2 did not write down with which.
+        """
+        stored = self.environment().get(DATA)
+        known = stored if isinstance(stored, dict) else {}
+        for side, what in (("train", "training samples"), ("test", "test samples")):
+            if side in known and side in fingerprints and known[side] != fingerprints[side]:
+                raise ValueError(
+                    f"{self.path} was started with other {what} than there are now, by their "
+                    f"number, shape or content: give the data as they were, or use another --out"
+                )
 
     def write_start(self, config: str, about: Row) -> None:
         """Remove what an old run left here; write the config and environment of a new one."""

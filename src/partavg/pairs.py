@@ -91,7 +91,7 @@ class Difference:
     def size(self) -> str:
         """How far apart they are: 4.80 points of accuracy."""
         of = "points of " if self.metric.unit == "%" else "of "
-        return f"{abs(self.gap):{self.metric.form}} {of}{name(self.metric)}"
+        return f"{abs(self.gap):{self.metric.form}} {of}{self.metric.called}"
 
     @property
     def means(self) -> str:
@@ -231,12 +231,7 @@ def how(found: Sequence[Compared]) -> str:
         )
     said = said or ["no seed in common"]
     first = found[0]
-    return f"Against {first.reference} by {name(first.difference.metric)}: {'; '.join(said)}."
-
-
-def name(metric: Metric) -> str:
-    """What a metric is called in a sentence."""
-    return (metric.title or metric.column.replace(" %", "") or metric.key).lower()
+    return f"Against {first.reference} by {first.difference.metric.called}: {'; '.join(said)}."
 
 
 def _outcome(found: Difference, adjusted: float | None) -> Outcome:

@@ -11,7 +11,7 @@ from partavg.backends.simulate import Simulation
 from partavg.config import Config, Execution
 from partavg.config_toml import dump, settings, to_tables
 from partavg.data.dataset import Dataset
-from partavg.folder import RunFolder
+from partavg.folder import DATA, RunFolder
 from partavg.kept_code import digests
 from partavg.metrics.meter import Meter
 from partavg.session import Session
@@ -43,17 +43,7 @@ class Run(Session):
         device = build.device(config, processes)
         steps = build.steps(config, data)
         simulation = build.simulation(config, data, device, processes)
-        known = build.scaled(config, data)
-        options = build.metrics(config)
-        meter = Meter(
-            simulation,
-            options,
-            simulation.affordable(steps),
-            train=known.train,
-            test=known.test,
-            test_split=build.test_split(config, data) if options.clients_every else None,
-            bytes_per_token=known.bytes_per_token,
-        )
+        meter = meter_of(config, data, simulation)
         _check_best(config)
         self.folder = folder
         self.config = replace(config, engine=execution(config, simulation, device, processes))
@@ -79,6 +69,7 @@ class Run(Session):
                 "seed": self.config.training.seed,
                 "engine": f"{self.config.engine.name} ({self.engine_reason})",
                 "ranks": self.processes.size,
+                DATA: data.fingerprints,
             }
             self.folder.write_start(dump(self.config), about)
         if goes_on:
@@ -87,6 +78,20 @@ class Run(Session):
             self.folder.write_metrics(self._meter.asked)
         if not self.folder.split_path.exists():
             self.folder.write_split(build.label_counts(self.config, data))
+
+
+def meter_of(config: Config, data: Dataset, simulation: Simulation) -> Meter:
+    """What measures a simulation of a config; a ValueError if something cannot be measured."""
+    known, options = build.scaled(config, data), build.metrics(config)
+    return Meter(
+        simulation,
+        options,
+        simulation.affordable(build.steps(config, data)),
+        train=known.train,
+        test=known.test,
+        test_split=build.test_split(config, data) if options.clients_every else None,
+        bytes_per_token=known.bytes_per_token,
+    )
 
 
 def _check_best(config: Config) -> None:
@@ -108,6 +113,7 @@ def _found(
     if not (resume and folder.exists):
         return False, False, config
     stored = folder.stored_config(config)
+    folder.check_data(data.fingerprints)
     longer = budget.larger(folder, stored, config, data)
     return True, longer is not None, longer or stored
 

@@ -32,3 +32,21 @@ def cleaned(text: str, most: int = 300) -> str:
     some = text[: 4 * most]
     words = " ".join("".join(c if c.isprintable() else " " for c in some).split())
     return words if len(words) <= most and len(some) == len(text) else words[: most - 1] + "…"
+
+
+def inside(title: str) -> str:
+    """A title as it stands within a sentence: only a first word loses its capital.
+
+    >>> inside("Test loss"), inside("AUC"), inside("Mean IoU")
+    ('test loss', 'AUC', 'mean IoU')
+    """
+    return title[:1].lower() + title[1:] if title[1:2].islower() else title
+
+
+def opening(words: str) -> str:
+    """Words as they begin a sentence or stand above a chart.
+
+    >>> opening("test loss"), opening("mean IoU")
+    ('Test loss', 'Mean IoU')
+    """
+    return words[:1].upper() + words[1:]

@@ -15,12 +15,13 @@ from partavg.config import Checkpoints, Metrics
 from partavg.config_toml import dump_sections, flat_keys
 from partavg.core.arguments import check_flag, check_kind, check_whole
 from partavg.data.convert import as_samples
+from partavg.data.fingerprint import short_fingerprint
 from partavg.data.ownership import Split, checked_split, class_counts
 from partavg.data.samples import Samples
 from partavg.data.test_split import split_alike
 from partavg.engines.choice import Choice
 from partavg.evaluation import Asked
-from partavg.folder import MADE_BY, RunFolder
+from partavg.folder import DATA, MADE_BY, RunFolder
 from partavg.metrics.meter import Meter
 from partavg.metrics.metric import Metric, Row
 from partavg.metrics.table import METRICS
@@ -35,6 +36,13 @@ TestSplit = Sequence[Any] | Literal["alike"] | None
 
 _FREE = ("engine.", "metrics.", "checkpoints.", f"{MADE_BY}.")
 """What may change when a run goes on."""
+
+_DIGESTS = {
+    "data.sha256": "other training samples",
+    "split.sha256": "another split of samples",
+    "model.sha256": "other parameters of the model",
+}
+"""What differs where a digest does."""
 
 
 class SimulationRun(Session):
@@ -94,6 +102,7 @@ class SimulationRun(Session):
                 folder.check_free(resume=resume, force=force)
             resuming = resume and folder.exists
             if resuming:
+                check_goes_on(folder, simulation, known)
                 simulation.use(_stored_engine(folder, simulation.engine))
         if folder and not resuming and simulation.workers.step >= until:
             raise ValueError(
@@ -125,7 +134,8 @@ class SimulationRun(Session):
         if folder and resuming:
             self._go_on(folder, sections)
         elif folder:
-            folder.write_start(dump_sections(sections), _environment(simulation))
+            about = _environment(simulation) | {DATA: _fingerprints(known)}
+            folder.write_start(dump_sections(sections), about)
             folder.write_metrics(asked)
             folder.write_split(class_counts(simulation.samples, simulation.split))
 
@@ -135,16 +145,8 @@ class SimulationRun(Session):
         return list(self._folder.rows()) if self._folder else self._all
 
     def _go_on(self, folder: RunFolder, sections: Sections) -> None:
-        """Restore what the folder holds, if it is of the same simulation."""
-        stored = flat_keys(folder.config_path.read_text(encoding="utf-8"))
-        steps, wanted = stored.get("training.steps", 0), flat_keys(dump_sections(sections))
-        for key in {**stored, **wanted}:
-            same = stored.get(key) == wanted.get(key) or key.startswith(_FREE)
-            if not same and key != "training.steps":
-                raise ValueError(
-                    f"{folder.path} was started with {key} = {stored.get(key)!r}, and this "
-                    f"simulation has {wanted.get(key)!r}: make it as it was, or use another out"
-                )
+        """Restore what the folder holds of the same simulation."""
+        steps = flat_keys(folder.config_path.read_text(encoding="utf-8")).get("training.steps", 0)
         if self._wanted < steps:
             raise ValueError(
                 f"{folder.path} was started for {steps} steps, and until = {self._wanted} is less: "
@@ -155,6 +157,35 @@ class SimulationRun(Session):
             self.finished = folder.finished and self._wanted == steps
             if self._wanted > steps:
                 folder.reopen(dump_sections(sections), self.step)
+
+
+def check_goes_on(folder: RunFolder, simulation: Simulation, test: Samples | None) -> None:
+    """Raise a ValueError if a folder holds a run of another simulation, or judged on other samples.
+
+    Its budget may be another one.
+    """
+    stored = flat_keys(folder.config_path.read_text(encoding="utf-8"))
+    wanted = flat_keys(dump_sections(simulation.settings))
+    for key in {**stored, **wanted}:
+        same = stored.get(key) == wanted.get(key) or key.startswith(_FREE)
+        if same or key == "training.steps":
+            continue
+        if key in _DIGESTS:
+            raise ValueError(
+                f"{folder.path} was started with {_DIGESTS[key]} than this simulation has ({key}): "
+                f"make it as it was, or use another out"
+            )
+        raise ValueError(
+            f"{folder.path} was started with {key} = {stored.get(key)!r}, and this "
+            f"simulation has {wanted.get(key)!r}: make it as it was, or use another out"
+        )
+    with in_python():
+        folder.check_data(_fingerprints(test))
+
+
+def _fingerprints(test: Samples | None) -> dict[str, str]:
+    """Of what a run is judged on; config.toml has that of what it trains on."""
+    return {} if test is None else {"test": short_fingerprint(test.tensors)}
 
 
 def check_simulation(given: object) -> None:

@@ -21,12 +21,13 @@ from partavg.data.dataset import held_out
 from partavg.data.samples import Samples
 from partavg.evaluation import Asked
 from partavg.folder import next_folder, write_json
+from partavg.metrics.table import METRICS
 from partavg.notebook import Comparison, Figure, shown_here
 from partavg.outputs import check_page
 from partavg.registry import mismatch
 from partavg.sentences import shown
 from partavg.session import Diverged
-from partavg.simulation_run import SimulationRun, in_python
+from partavg.simulation_run import SimulationRun, check_goes_on, in_python
 from partavg.sinks.progress import Display
 from partavg.starts import Engines, Starts
 from partavg.sweeps.place import ENGINES, check_free, clear
@@ -58,7 +59,7 @@ class Swept:
             {
                 "scheme": one.scheme,
                 **dict(tried.trial.point),
-                "step": tried.outcome.step,
+                "step": None if tried.outcome.diverged else tried.outcome.step,
                 one.metric.key if one.metric else "value": tried.outcome.value,
                 "chosen": one.chosen is not None and tried.trial == one.chosen.trial,
             }
@@ -210,17 +211,7 @@ class _Trains:
 
         What is not `kept` leaves nothing behind.
         """
-        entry, samples = task.entry, self._all if task.tests else self._some
-        settings = dict(task.point)
-        made = self._simulation(self._schemes[entry.scheme], entry.seed, samples, **settings)
-        starts = self._starts.setdefault((task.point, task.tests), Starts(self._engines))
-        starts.check(entry, made)
-        if made.samples.size != samples.size:
-            raise ValueError(
-                f"the simulation trains on {made.samples.size} samples, and the function was given "
-                f"{samples.size}: train on those, or settings are chosen on what was trained on"
-            )
-        judged = self._test if task.tests else self._held
+        entry, made, judged = task.entry, self._made(task), self._judged(task)
         if kept:
             write_json(self._file, self._engines)
         else:
@@ -235,6 +226,36 @@ class _Trains:
             resume=kept and entry.folder.exists,
             judged_on="test" if task.tests else "validation",
         )
+
+    def check(self, task: Task) -> None:
+        """Raise a ValueError if a run that is there is of another simulation than one made now."""
+        made, folder = self._made(task), task.entry.folder
+        check_goes_on(folder, made, as_samples(self._judged(task), dtype=made.workers.params.dtype))
+        asked = folder.metrics(), METRICS.asked(self._metrics)
+        then, now = (", ".join(one.key for one in some) or "the usual metrics" for some in asked)
+        if then != now and folder.metrics_path.exists():
+            raise ValueError(
+                f"{folder.path} was measured by {then}, and others would be by {now}: settings are "
+                f"compared by these, so give metrics as they were, or use another out"
+            )
+
+    def _made(self, task: Task) -> Simulation:
+        """The simulation of a task, before its first step."""
+        entry, samples = task.entry, self._all if task.tests else self._some
+        settings = dict(task.point)
+        made = self._simulation(self._schemes[entry.scheme], entry.seed, samples, **settings)
+        starts = self._starts.setdefault((task.point, task.tests), Starts(self._engines))
+        starts.check(entry, made)
+        if made.samples.size != samples.size:
+            raise ValueError(
+                f"the simulation trains on {made.samples.size} samples, and the function was given "
+                f"{samples.size}: train on those, or settings are chosen on what was trained on"
+            )
+        return made
+
+    def _judged(self, task: Task) -> Samples:
+        """What a task is measured on."""
+        return self._test if task.tests else self._held
 
 
 def _held(train: Samples, validation: Any) -> tuple[Samples, Samples]:
@@ -279,17 +300,12 @@ def _try_out(planned: Sweep, settings: Mapping[str, Any], trains: _Trains) -> No
 
 
 def _check_unchanged(sweeping: Sweeping, trains: _Trains) -> None:
-    """Raise a ValueError if the function makes other simulations than it did.
+    """Raise a ValueError if the function makes other simulations than those of the runs there.
 
-    It is asked for one finished tuning run and one test of each scheme: all would take long, and
-    others may be at work on those that are open.
+    It is asked for all of them again, which takes as long as they took to begin.
     """
-    asked = set()
     for task in sweeping.begun():
-        kind = task.entry.scheme, task.tests
-        if task.entry.folder.finished and kind not in asked:
-            asked.add(kind)
-            trains.session(task)
+        trains.check(task)
 
 
 def _search(planned: Sweep, until: int, every: int) -> Search:

@@ -6,9 +6,9 @@ from statistics import mean
 from partavg.comparison import VALIDATION, Result, caveat, mixed
 from partavg.metrics import table
 from partavg.metrics.metric import Metric
-from partavg.pairs import NOT_EVIDENCE, Compared, Difference, best, compared, name, ranked
+from partavg.pairs import NOT_EVIDENCE, Compared, Difference, best, compared, ranked
 
-__all__ = ["Compared", "Difference", "compared", "main_metric", "name", "verdict"]
+__all__ = ["Compared", "Difference", "compared", "main_metric", "verdict"]
 
 
 def verdict(found: Sequence[Result]) -> str:
@@ -58,7 +58,7 @@ def _against(pair: Compared) -> str:
     if found.level:
         seeds = f" ({few})" if few else f", mean of {found.seeds} seeds"
         value = found.text(mean(found.ours))
-        return f"level with periodic averaging in {name(found.metric)}, at {value}{seeds}"
+        return f"level with periodic averaging in {found.metric.called}, at {value}{seeds}"
     side = "above" if found.gap > 0 else "below"
     if pair.outcome == "tie":
         return (
@@ -93,7 +93,7 @@ def _best(found: Sequence[Result], metric: Metric, pairs: Sequence[Compared]) ->
     """Who ended best, if the seeds can tell."""
     worth = "highest" if metric.better == "higher" else "lowest"
     first, *rest = ranked(found, metric)
-    called = name(metric)
+    called = metric.called
     shown = Difference.of(first, first, metric)
     value = shown.text(mean(shown.ours))
     seeds = NOT_EVIDENCE.get(shown.seeds, f"{shown.seeds} seeds")

@@ -413,7 +413,8 @@ def test_pages_of_a_private_run_say_nothing_of_clients_samples(tmp_path: Path) -
         made = simulation(privacy=privacy)
         partavg.follow(made, 4, test=task(), out=tmp_path / name, every=4)
         page = (tmp_path / name / "report.html").read_text()
-        for told in ("Labels of each worker", made.settings["data"]["sha256"]):
+        tested = json.loads((tmp_path / name / "environment.json").read_text())["data"]["test"]
+        for told in ("Labels of each worker", made.settings["data"]["sha256"], tested):
             assert (told in page) == (name == "open"), told
 
 

@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
+import torch
 from tests.cli.program import LONG, files, partavg, wait_for_rows
 from tests.processes import Command
 
@@ -119,6 +120,36 @@ def test_a_scheme_that_diverges_does_not_stop_the_others(recipe: Path, tmp_path:
     assert "is not finite at step" in kept["why"]
 
 
+def test_data_that_changed_under_their_name_are_not_mixed(recipe: Path, tmp_path: Path) -> None:
+    own = """
+import torch
+from partavg import Dataset
+
+def points(root):
+    x = torch.load(root / "points.pt")
+    return Dataset((x[:80], (x[:80, 0] > 0).long()), (x[80:], (x[80:, 0] > 0).long()), classes=2)
+"""
+    (tmp_path / "own.py").write_text(own)
+    recipe.write_text(recipe.read_text() + '[data]\nname = "own.py:points"\n')
+    torch.save(torch.randn(120, 4), tmp_path / "points.pt")
+    given = (recipe, "--data", ".", "--out", "out")
+    partavg("compare", *given, "--schemes", "periodic,partial", cwd=tmp_path)
+    grid = ("--grid", "training.lr=0.1", "--schemes", "partial", "--seeds", 1, "--jobs", 1)
+    partavg("sweep", *given[:-1], "swept", *grid, cwd=tmp_path)
+    torch.save(torch.randn(120, 4), tmp_path / "points.pt")
+    for command in (
+        ("compare", *given, "--schemes", "periodic,partial"),
+        ("sweep", *given[:-1], "swept", *grid),
+        ("run", *given[:-1], "out/partial-seed0", "--scheme", "partial"),
+    ):
+        refused = partavg(*command, "--resume", cwd=tmp_path, code=2)
+        assert "was started with other training samples than there are now" in refused.stderr
+        assert refused.stderr.count("\n") == 1
+    done = partavg("compare", *given, "--schemes", "synchronous", cwd=tmp_path)
+    assert "2 more schemes are of another task, of other data or budget" in done.stdout
+    assert "against" not in done.stdout, "no scheme is compared with those of other data"
+
+
 def test_comparisons_in_one_folder_are_shown_together(recipe: Path, tmp_path: Path) -> None:
     partavg("compare", recipe, "--schemes", "periodic,partial", "--out", "ov", cwd=tmp_path)
     done = partavg("compare", recipe, "--schemes", "synchronous", "--out", "ov", cwd=tmp_path)
@@ -129,7 +160,7 @@ def test_comparisons_in_one_folder_are_shown_together(recipe: Path, tmp_path: Pa
     assert "<h1>Comparison of periodic, partial and synchronous</h1>" in page
     other = ("--schemes", "2-parts", "--set", "training.steps=4", "--out", "ov")
     done = partavg("compare", recipe, *other, cwd=tmp_path)
-    assert "3 more schemes are of another task or budget" in done.stdout
+    assert "3 more schemes are of another task, of other data or budget" in done.stdout
     assert not re.search(r"^  partial ", done.stdout, re.MULTILINE), "not in one table"
     assert "2-parts ended with the accuracy" in done.stdout
     assert "2-parts" in (tmp_path / "ov/report.html").read_text()

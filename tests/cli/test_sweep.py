@@ -138,6 +138,7 @@ def test_a_sweep_goes_on_with_the_recipe_that_it_had(recipe: Path, tmp_path: Pat
         (["--schemes", "partial,partial"], "name each scheme once"),
         (["--seeds", "0"], "0 seeds"),
         (["--storage", "sqlite:///trials.db"], "add --search optuna"),
+        (["--set", 'metrics.extra=["f1"]'], "metric 'f1' cannot be measured"),
     ],
 )  # fmt: skip
 def test_bad_sweeps_get_a_sentence(
@@ -159,3 +160,15 @@ def test_compare_tunes(recipe: Path, tmp_path: Path) -> None:
     assert rates == {"lr=0.025", "lr=0.05", "lr=0.1"}
     done = partavg("compare", recipe, "--tune", "model.name", cwd=tmp_path, code=2)
     assert "has no values around it" in done.stderr
+    refused = ("compare", recipe, "--tune", "participation.fraction")
+    done = partavg(*refused, cwd=tmp_path, code=2)
+    assert "of 0.5, 1.0 and 2.0, which would be tried, 2.0 is refused (" in done.stderr
+    assert "`partavg sweep --grid participation.fraction=0.5,1.0`" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_compare_tunes_shares(recipe: Path, tmp_path: Path) -> None:
+    fast = ("--set", "solver.momentum=0.9", "--schemes", "partial", "--set", "training.steps=2")
+    partavg("compare", recipe, "--tune", "solver.momentum", *fast, "--out", "out", cwd=tmp_path)
+    tried = {path.name[3:] for path in (tmp_path / "out/tune/partial").iterdir()}
+    assert tried == {"momentum=0.8", "momentum=0.9", "momentum=0.95"}

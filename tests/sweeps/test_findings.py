@@ -23,6 +23,15 @@ def test_the_gap_at_one_setting_is_said_where_there_is_one(tmp_path: Path) -> No
     assert "would have been" not in sentences(tmp_path / "b", lambda scheme, lr: lr)
 
 
+def test_settings_that_are_level_are_no_edge_and_are_told(tmp_path: Path) -> None:
+    level = sentences(tmp_path / "a", lambda scheme, lr: 0.1 if scheme == "partial" else lr)
+    assert "As good on validation samples: 2 more of partial. The first was taken" in level
+    assert "At an edge: training.lr = 0.4 is the largest tried of periodic. Try" in level
+    apart = sentences(tmp_path / "b", lambda scheme, lr: lr)
+    assert "As good" not in apart
+    assert apart.count("is the largest tried") == 2
+
+
 def test_privacy_is_of_one_run_and_a_sweep_has_many() -> None:
     private = Result("partial", ({"accuracy": 0.5, "epsilon": 1.0, "delta": 1e-5},))
     assert "Each ε is of one run" in spent([private])[0]

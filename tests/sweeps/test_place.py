@@ -8,7 +8,7 @@ from tests.sweeps.test_search import Pretended, sweep
 from partavg.cli import sweeping
 from partavg.cli.datasets import Datasets
 from partavg.sweeps.claim import claim
-from partavg.sweeps.place import check_free, clear
+from partavg.sweeps.place import check_free, check_no_sweep, clear
 from partavg.sweeps.runner import Sweeping
 from partavg.sweeps.search import Listed
 
@@ -26,6 +26,19 @@ def test_a_sweep_is_not_put_into_a_run(tmp_path: Path) -> None:
     (tmp_path / "environment.json").write_text('{"started": 0}')
     with pytest.raises(ValueError, match="which is a run"):
         check_free(sweep(tmp_path / "in"), resume=False, force=False)
+
+
+def test_a_sweep_and_a_comparison_do_not_share_a_folder(tmp_path: Path) -> None:
+    run = tmp_path / "partial-seed0"
+    run.mkdir()
+    (run / "config.toml").write_text("[training]\nsteps = 3\n")
+    (run / "environment.json").write_text('{"started": 0}')
+    with pytest.raises(ValueError, match="holds other runs, as partial-seed0, and the report of"):
+        check_free(sweep(tmp_path), resume=False, force=False)
+    check_no_sweep(tmp_path)
+    sweep(tmp_path).write()
+    with pytest.raises(ValueError, match="holds a sweep, with a report of its own: use another"):
+        check_no_sweep(tmp_path)
 
 
 def test_a_plan_of_somebody_else_gives_nothing_away(tmp_path: Path) -> None:

@@ -1,16 +1,17 @@
 """Which settings are tried, which go on, which are chosen; with results that are made up."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from partavg import recipe as recipes
 from partavg.sweeps.findings import tuned
-from partavg.sweeps.of_recipe import RecipeSweep, grid_around
+from partavg.sweeps.of_recipe import RecipeSweep, axis_around
 from partavg.sweeps.runner import Sweeping, Task
 from partavg.sweeps.search import Halving, Listed, best
-from partavg.sweeps.space import axes_of
+from partavg.sweeps.space import Point, axes_of
 
 STEPS = 90
 
@@ -194,6 +195,7 @@ def test_names_of_own_files_can_be_tuned(tmp_path: Path, monkeypatch: pytest.Mon
     ("grids", "options", "sentence"),
     [
         (["training.rate=0.1"], {}, "training.rate"),
+        (["lr=0.1"], {}, r"unknown key 'lr' to tune: did you mean 'training\.lr'"),
         (["training.lr=fast"], {}, "valid number"),
         (["training.lr=-1.0"], {}, "greater than 0"),
         (["averaging.parts=2,4"], {}, "which sets it"),
@@ -221,9 +223,44 @@ def test_a_folder_keeps_to_its_sweep(tmp_path: Path):
 
 def test_values_around_a_setting():
     demo = recipes.load("demo")
-    assert grid_around(demo, "training.lr", (0.5, 1, 2)) == "training.lr=0.0075,0.015,0.03"
-    assert grid_around(demo, "training.batch", (0.5, 1, 2)) == "training.batch=8,16,32"
+    little, at_most = (0.5, 1, 2), below(float("inf"))
+    assert axis_around(demo, "training.lr", little, at_most).values == (0.0075, 0.015, 0.03)
+    assert axis_around(demo, "training.batch", little, at_most).values == (8, 16, 32)
     with pytest.raises(ValueError, match=r"unknown key 'training\.rl'"):
-        grid_around(demo, "training.rl", (1,))
+        axis_around(demo, "training.rl", little, at_most)
     with pytest.raises(ValueError, match="no values around"):
-        grid_around(demo, "model.name", (1,))
+        axis_around(demo, "model.name", little, at_most)
+    with pytest.raises(ValueError, match="cannot be tuned: settings are compared with one budget"):
+        axis_around(demo, "training.steps", little, at_most)
+
+
+def test_values_around_a_share_are_shares():
+    fast = recipes.load("demo", ["solver.momentum=0.9", "split.alpha=0.5"])
+    little = (0.5, 1, 2)
+    assert axis_around(fast, "solver.momentum", little, below(1)).values == (0.8, 0.9, 0.95)
+    assert axis_around(fast, "split.alpha", little, below(1)).values == (0.25, 0.5, 0.75)
+    assert axis_around(fast, "split.alpha", little, below(2)).values == (0.25, 0.5, 1.0)
+    wide = axis_around(fast, "solver.momentum", (0.25, 0.5, 1, 2, 4), below(1)).values
+    assert wide == (0.6, 0.8, 0.9, 0.95, 0.975)
+
+
+def test_values_that_are_refused_are_named_with_what_made_them():
+    demo = recipes.load("demo")
+    with pytest.raises(
+        ValueError, match=r"training\.batch = 16 cannot be tuned around itself: "
+    ) as e:
+        axis_around(demo, "training.batch", (0.5, 1, 2), below(20))
+    assert "of 8, 16 and 32, which would be tried, 32 is refused (32 is no less)" in str(e.value)
+    assert str(e.value).endswith("`partavg sweep --grid training.batch=8,16`")
+    with pytest.raises(ValueError, match=r"^16 is no less$"):  # the recipe's own
+        axis_around(demo, "training.batch", (0.5, 1, 2), below(10))
+
+
+def below(end: float) -> Callable[[Point], None]:
+    """A check of settings."""
+
+    def check(point: Point) -> None:
+        if not point[0][1] < end:
+            raise ValueError(f"{point[0][1]} is no less")
+
+    return check

@@ -1,7 +1,7 @@
 """What a simulation is, as settings: for run folders, and to know whether a state is its own."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from partavg.core.participation import Participation
 from partavg.core.partition import Partition
 from partavg.core.schedule import Schedule
 from partavg.core.solver import Solver
+from partavg.data.fingerprint import fingerprint
 from partavg.data.samples import Samples
 from partavg.engines.choice import Choice
 from partavg.engines.model import RowModel
@@ -23,7 +24,6 @@ Sections = dict[str, dict[str, Any]]
 """Settings as a recipe has them: numbers, strings, booleans, lists and tables of them."""
 
 _STATE = {"params", "buffers", "memory", "steps", "lr_sum", "taken", "step", "bank", "pending"}
-_HASHED = 1 << 24  # bytes of a large tensor that are looked at, spread over all of it
 _FREE = ("engine.", "training.lr", "loss.")
 """What may change when a state is loaded: it decides how steps are taken, not what was done."""
 
@@ -64,19 +64,6 @@ def component(thing: object) -> dict[str, Any]:
     """The section of something that has a name and options."""
     said = plain(thing)
     return said if isinstance(said, dict) else {"name": said}
-
-
-def fingerprint(tensors: Iterable[Tensor]) -> str:
-    """A digest of tensors: of large ones, of rows at equal distances."""
-    digest = hashlib.sha256()
-    for tensor in tensors:
-        digest.update(f"{tensor.dtype} {list(tensor.shape)}".encode())
-        rows = max(1, len(tensor)) if tensor.ndim else 1
-        most = max(1, _HASHED * rows // max(1, tensor.nbytes))
-        some = tensor[torch.arange(most) * rows // most] if most < rows else tensor
-        whole = some.detach().cpu().contiguous()
-        digest.update(whole.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 def given_settings(

@@ -116,4 +116,5 @@ def _is_finished(folder: RunFolder, config: Config, data: Dataset) -> bool:
 
 def _goes_on(folder: RunFolder, config: Config, data: Dataset) -> bool:
     """Whether the run that was started here, which must be the one wanted, gets a larger budget."""
+    folder.check_data(data.fingerprints)
     return larger(folder, folder.stored_config(config), config, data) is not None

@@ -8,7 +8,7 @@ from partavg.cli.fitted import Fitted
 from partavg.report.page import write_page
 from partavg.report.runs import ShownRun, find, load, of_entries
 from partavg.report.table import TextTable
-from partavg.verdict import name
+from partavg.sentences import opening
 
 RESULTS = "results.csv"
 """The file with all cells of a reproduction."""
@@ -45,8 +45,8 @@ def table(rows: Sequence[reproducing.TableRow], scale: float) -> Fitted:
 def _measured(rows: Sequence[reproducing.TableRow]) -> str:
     """What the numbers of a table are."""
     metrics = dict.fromkeys(cell.metric for row in rows for cell in row.cells())
-    names = (f"{name(one)}{' in %' if one.unit == '%' else ''}" for one in metrics)
-    return ", ".join(names).capitalize()
+    names = (f"{one.called}{' in %' if one.unit == '%' else ''}" for one in metrics)
+    return opening(", ".join(names))
 
 
 def page(

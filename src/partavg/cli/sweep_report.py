@@ -25,7 +25,7 @@ from partavg.sweeps.outcome import outcome
 from partavg.sweeps.place import RESULTS
 from partavg.sweeps.runner import Clock, Sweeping
 from partavg.sweeps.space import called
-from partavg.verdict import name, verdict
+from partavg.verdict import verdict
 
 _HEAD = ("scheme", "best settings", "on validation samples", "settings tried", "diverged")
 
@@ -142,12 +142,13 @@ def write_csv(path: Path, found: list[Tuned]) -> None:
     table = csv.writer(text, lineterminator="\n")
     keys = [axis.key for axis in found[0].axes] if found else []
     metric = found[0].metric if found else None
-    reached = name(metric) if metric else "value"
+    reached = metric.called if metric else "value"
     table.writerow(("scheme", *keys, "step", f"validation {reached}", "chosen"))
     for one in found:
         for tried in one.tried:
             settings = [value for _, value in tried.trial.point]
             chosen = "yes" if one.chosen and tried.trial == one.chosen.trial else ""
             number = one.value(tried).removesuffix(" %")
-            table.writerow((one.scheme, *settings, tried.outcome.step, number, chosen))
+            step = "" if tried.outcome.diverged else tried.outcome.step
+            table.writerow((one.scheme, *settings, step, number, chosen))
     write_text(path, text.getvalue())

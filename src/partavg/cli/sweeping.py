@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import sleep
 
@@ -27,17 +28,17 @@ from partavg.config_toml import dump_sections, section
 from partavg.data.root import root
 from partavg.folder import next_folder, write_text
 from partavg.outputs import check_page
-from partavg.recipe_run import Run, execution
+from partavg.recipe_run import Run, execution, meter_of
 from partavg.recipes.files import read
 from partavg.session import Diverged
 from partavg.sinks.progress import Display, display
 from partavg.stopping import StopRequest, stop_request
 from partavg.sweeps.claim import claim
-from partavg.sweeps.of_recipe import AROUND, RecipeSweep, grid_around
+from partavg.sweeps.of_recipe import AROUND, RecipeSweep, axis_around
 from partavg.sweeps.place import ENGINE, HELPERS, check_free, clear
 from partavg.sweeps.runner import Clock, Sweeping, Task
 from partavg.sweeps.search import Halving, Listed, Search
-from partavg.sweeps.space import axes_of
+from partavg.sweeps.space import Point, axes_of
 
 _MOST_JOBS = 8
 _VALIDATION = 0.1
@@ -63,8 +64,13 @@ def sweep_command(
     sampler: str = "tpe",
     storage: str | None = None,
     jobs: int | None = None,
+    tune: str = "training.lr",
+    factors: Sequence[float] = AROUND,
 ) -> None:
-    """What `partavg sweep` does, and `partavg compare --tune`."""
+    """What `partavg sweep` does, and `partavg compare --tune`.
+
+    Without `grids` the setting `tune` has values around that of the recipe.
+    """
     with output.bad_input(), output.plain_warnings():
         options.check_resume(out, resume=resume, force=force)
         if out is None and output.launched():
@@ -82,7 +88,7 @@ def sweep_command(
             name=chosen.name,
             recipe=chosen,
             schemes=named if schemes else schemes_of(chosen),
-            axes=axes_of(grids or [grid_around(chosen, "training.lr", AROUND)]),
+            axes=axes_of(grids),
             seeds=seeds,
             tune_seeds=tune_seeds,
             first=own.seed,
@@ -93,7 +99,11 @@ def sweep_command(
             sampler=sampler,
         )
         check_page(sweep.out / "report.html", force=force or resume)
-        sweeping, datasets = prepared(sweep, root(data), storage, resume=resume, force=force)
+        datasets = Datasets(root(data))
+        if not grids:
+            check = partial(_check_point, sweep, datasets)
+            sweep = replace(sweep, axes=(axis_around(chosen, tune, factors, check),))
+        sweeping = prepared(sweep, datasets, storage, resume=resume, force=force)
         jobs = jobs or jobs_for(sweep)
     drive_sweep(context, sweep, sweeping, datasets, jobs)
 
@@ -117,33 +127,50 @@ def search_of(sweep: RecipeSweep, datasets: Datasets, storage: str | None) -> Se
 
 
 def prepared(
-    sweep: RecipeSweep, folder: Path, storage: str | None, *, resume: bool, force: bool
-) -> tuple[Sweeping, Datasets]:
+    sweep: RecipeSweep, datasets: Datasets, storage: str | None, *, resume: bool, force: bool
+) -> Sweeping:
     """A sweep that can begin; a ValueError says what is wrong with it."""
-    datasets = Datasets(folder)
     sweep.check()
     if _joins():
         sweep.check_same()  # what is there the leader may be writing now
     else:
         check_free(sweep, resume=resume, force=force)
     search = search_of(sweep, datasets, storage)
-    for scheme in sweep.schemes:
-        for point in sweep.points if sweep.search != "optuna" else ():
-            config = sweep.tuning(scheme, point)
-            build.check(config, datasets(config.data))
+    for point in sweep.points if sweep.search != "optuna" else ():
+        _check_point(sweep, datasets, point)
     sweeping = Sweeping(sweep, search)
+    if not _joins() and (force or not sweep.begun):
+        _check_metrics(sweep, datasets)
     if sweep.begun and force:
         clear(sweep)
     elif sweep.begun and not _joins():
-        _check_unchanged(sweep, sweeping)
-    return sweeping, datasets
+        _check_unchanged(sweep, sweeping, datasets)
+    return sweeping
 
 
-def _check_unchanged(sweep: RecipeSweep, sweeping: Sweeping) -> None:
-    """Raise a ValueError if runs that are there were made of another recipe, or of other code."""
+def _check_point(sweep: RecipeSweep, datasets: Datasets, point: Point) -> None:
+    """Raise a ValueError for settings that a scheme could not be trained with."""
+    for scheme in sweep.schemes:
+        config = sweep.tuning(scheme, point)
+        build.check(config, datasets(config.data))
+
+
+def _check_metrics(sweep: RecipeSweep, datasets: Datasets) -> None:
+    """Raise a ValueError for metrics that cannot be measured, before anything is written."""
+    config = sweep.tuning(sweep.schemes[0], _first(sweep))
+    if config.metrics.extra:
+        plain = replace(config, engine=Execution(name="looped", device=config.engine.device))
+        samples = datasets(config.data)
+        meter_of(plain, samples, build.simulation(plain, samples, build.device(plain)))
+
+
+def _check_unchanged(sweep: RecipeSweep, sweeping: Sweeping, datasets: Datasets) -> None:
+    """Raise a ValueError if runs that are there were made of another recipe, code or data."""
+    fingerprints = datasets(sweep.recipe.config().data).fingerprints
     for task in sweeping.begun():
         wanted = sweep.config(task)
         stored = task.entry.folder.stored_config(wanted)  # which checks all but the budget
+        task.entry.folder.check_data(fingerprints)
         for key in ("steps", "epochs"):
             old, new = getattr(stored.training, key), getattr(wanted.training, key)
             if old != new:

@@ -9,6 +9,7 @@ from torch import Tensor
 from partavg.core.arguments import check_number, check_whole
 from partavg.core.inputs import Inputs
 from partavg.data.convert import as_samples
+from partavg.data.fingerprint import short_fingerprint
 from partavg.data.ids import numbered_alike
 from partavg.data.samples import Samples, shapes
 
@@ -73,6 +74,15 @@ class Dataset(_Fields):
     def shape(self) -> Any:
         """The shape of one input, a tuple of numbers; of several, a tuple or a dict of shapes."""
         return _shape(self.train.inputs)
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """What tells its training and its test samples, and whose they are, from others."""
+        sides = {"train": (self.train, self.writers), "test": (self.test, self.test_writers)}
+        return {
+            name: short_fingerprint([*samples.tensors, *([] if whose is None else [whose])])
+            for name, (samples, whose) in sides.items()
+        }
 
     def check(self, name: str) -> None:
         """Raise a ValueError if its tensors do not fit each other."""

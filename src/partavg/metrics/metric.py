@@ -9,6 +9,7 @@ from torch import Tensor
 
 from partavg.metrics.moment import Moment
 from partavg.scores.score import ANY, Finish, Score, Sums, ratio
+from partavg.sentences import inside
 
 Row = dict[str, Any]
 """One line of metrics.jsonl: `step`, and what was measured after it."""
@@ -170,8 +171,7 @@ class Metric:
     @property
     def called(self) -> str:
         """Its name in a sentence."""
-        title = self.title or self.key
-        return title[:1].lower() + title[1:] if title[1:2].islower() else title
+        return inside(self.title or self.column.replace(" %", "") or self.key)
 
     def text(self, value: float) -> str:
         """A value as a table shows it, without its unit."""

@@ -10,7 +10,7 @@ from string import Template
 from typing import Any
 
 from partavg.comparison import CLIENTS, note
-from partavg.folder import write_text
+from partavg.folder import DATA, write_text
 from partavg.report import clients, heat, palette, pareto, phases, scatter, sections
 from partavg.report.chart import draw, swatch
 from partavg.report.charts import Chart, charts
@@ -165,7 +165,9 @@ def _figure(chart: Chart, groups: Sequence[Group]) -> str:
 
 
 def _environment(run: ShownRun) -> dict[str, Any]:
-    return {key: value for key, value in run.environment.items() if key != "seed"}
+    private = "privacy.clip" in run.settings  # then nothing is said of clients' samples
+    hidden = {"seed", DATA} if private else {"seed"}
+    return {key: value for key, value in run.environment.items() if key not in hidden}
 
 
 def _sides(caption: str, tables: tuple[TextTable, TextTable]) -> list[str]:

@@ -7,10 +7,11 @@ from statistics import mean, stdev
 
 from partavg.comparison import Result, mixed
 from partavg.metrics.metric import Metric
-from partavg.pairs import ENOUGH, LEVEL, NOT_EVIDENCE, Difference, holm, name
+from partavg.pairs import ENOUGH, LEVEL, NOT_EVIDENCE, Difference, holm
 from partavg.report.axes import Unit, far_apart, unit_of_bytes, unit_of_seconds
 from partavg.report.runs import Group
 from partavg.report.words import alike
+from partavg.sentences import opening
 from partavg.student import quantile
 from partavg.verdict import main_metric
 
@@ -107,7 +108,7 @@ def costs(
     label = f"{unit.name} sent" if cost == "bytes" else unit.name
     return Costs(
         f"pareto-{'tried-' if tried else ''}{cost}",
-        f"{'Settings tried:' if tried else 'Final'} {name(metric)} against {_TITLES[cost]}",
+        f"{'Settings tried:' if tried else 'Final'} {metric.called} against {_TITLES[cost]}",
         note,
         f"{label} (logarithmic)" if log else label,
         named(metric),
@@ -187,4 +188,4 @@ def on_front(best: Sequence[Spot], unit: Unit, metric: Metric) -> str:
 
 def named(metric: Metric) -> str:
     """A metric and its unit, at the beginning of a sentence."""
-    return name(metric).capitalize() + (", %" if metric.unit == "%" else "")
+    return opening(metric.called) + (", %" if metric.unit == "%" else "")

@@ -9,6 +9,7 @@ from partavg.report.charts import Chart
 from partavg.report.runs import Group
 from partavg.report.table import TextTable
 from partavg.report.words import scheme, tasks
+from partavg.sentences import inside
 
 _FEW = 8  # groups or tasks that are listed without being asked
 SPLITS = 3
@@ -79,7 +80,7 @@ def once(chart: Chart, groups: Sequence[Group]) -> TextTable:
         for line in chart.lines
         if not line.seed
     ]
-    return TextTable("Measured once", ("scheme", chart.x_label, chart.title.lower()), rows)
+    return TextTable("Measured once", ("scheme", chart.x_label, inside(chart.title)), rows)
 
 
 def splits(groups: Sequence[Group]) -> list[str]:
@@ -100,7 +101,9 @@ def splits(groups: Sequence[Group]) -> list[str]:
         )
     parts.append("</div>")
     if len(found) > SPLITS:
-        parts.append(f'<p class="soft">{len(found) - SPLITS} more splits are not shown.</p>')
+        more = len(found) - SPLITS
+        noun = "split is" if more == 1 else "splits are"
+        parts.append(f'<p class="soft">{more} more {noun} not shown.</p>')
     return parts
 
 

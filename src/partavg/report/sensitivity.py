@@ -9,9 +9,9 @@ from partavg.report.chart import draw, keys
 from partavg.report.charts import Chart, Line
 from partavg.report.curves import Curve
 from partavg.report.pareto import named
+from partavg.sentences import opening
 from partavg.sweeps.findings import Tuned
 from partavg.sweeps.space import Axis
-from partavg.verdict import name
 
 
 def sensitivity(found: Sequence[Tuned]) -> list[str]:
@@ -34,11 +34,11 @@ def _figure(found: Sequence[Tuned], axis: Axis) -> str:
     positive = all(bool((line.curve.x > 0).all()) for line in lines)
     ends = [float(end) for line in lines for end in (line.curve.x.min(), line.curve.x.max())]
     log = positive and max(ends) >= 4 * min(ends)
-    title = f"{name(metric).capitalize()} on validation samples against {axis.key}"
+    title = f"{opening(metric.called)} on validation samples against {axis.key}"
     best = "the best over all other settings, " if len(found[0].axes) > 1 else ""
     note = f"{named(metric)}, {best}{found[0].by}; settings that diverged are left out"
     label = f"{axis.key} (logarithmic)" if log else axis.key
-    chart = Chart(f"sweep-{axis.key}", title, "", label, name(metric), lines, log_x=log)
+    chart = Chart(f"sweep-{axis.key}", title, "", label, metric.called, lines, log_x=log)
     legend = keys((line.group, found[line.group].scheme) for line in lines)
     return (
         f'<figure id="chart-sweep-{escape(axis.key)}" class="sweep"><figcaption>'

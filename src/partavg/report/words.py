@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from partavg.folder import DATA
 from partavg.pairs import Compared, compared
 from partavg.report.runs import Group
 from partavg.verdict import main_metric, verdict
@@ -74,7 +75,9 @@ _TASK = ("data.", "split.", "training.scale", "training.steps", "training.epochs
 
 
 def comparable(group: Group, other: Group) -> bool:
-    """Whether two groups did the same task on the same budget."""
+    """Whether two groups did the same task on the same budget, with the same data."""
+    if _other_data(group, other):
+        return False
     one, another = (
         {
             key: str(value)
@@ -84,6 +87,21 @@ def comparable(group: Group, other: Group) -> bool:
         for each in (group, other)
     )
     return one == another
+
+
+def _other_data(group: Group, other: Group) -> bool:
+    """Whether runs of one seed had other samples, where that is known: files may have changed."""
+    one, another = (
+        {run.settings.get("training.seed"): run.environment.get(DATA) for run in each.runs}
+        for each in (group, other)
+    )
+    pairs = [(one[seed], another[seed]) for seed in one if seed in another]
+    return any(
+        ours[side] != theirs[side]
+        for ours, theirs in pairs
+        if isinstance(ours, dict) and isinstance(theirs, dict)
+        for side in ours.keys() & theirs.keys()
+    )
 
 
 def together(groups: Sequence[Group], runs: Sequence[Path]) -> list[Group]:

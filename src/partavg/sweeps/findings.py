@@ -10,7 +10,6 @@ from partavg.sweeps.outcome import better, outcome
 from partavg.sweeps.runner import Sweeping
 from partavg.sweeps.search import Tried, best, metric_of
 from partavg.sweeps.space import Axis, called
-from partavg.verdict import name
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +39,31 @@ class Tuned:
         return sum(one.outcome.diverged for one in self.tried)
 
     def edges(self) -> list[str]:
-        """The settings whose best value is the last one tried, in words."""
+        """The settings whose best value is the last one tried, and no other as good, in words."""
         if self.chosen is None:
             return []
         values = dict(self.chosen.trial.point)
         tried = [dict(one.trial.point) for one in self.tried]
         axes = [axis.of_those([point[axis.key] for point in tried]) for axis in self.axes]
-        found = ((axis, axis.edge(values[axis.key])) for axis in axes)
+        found = ((axis, axis.edge(values[axis.key])) for axis in axes if self._tells(axis))
         return [
             f"{axis.key} = {values[axis.key]:g} is the {edge} tried of {self.scheme}"
             for axis, edge in found
             if edge
         ]
+
+    def _tells(self, axis: Axis) -> bool:
+        """Whether a value of a setting is better than all others of it."""
+        reached = [value for _, value in self.curve(axis)]
+        best = self.chosen.outcome.value if self.chosen else None
+        return sum(value == best for value in reached) == 1
+
+    @property
+    def level(self) -> int:
+        """How many settings are as good as those chosen, which were the first of them."""
+        best = self.chosen and self.chosen.outcome.value
+        whole = [one for one in self.tried if one.trial.until is None]
+        return sum(one.outcome.value == best for one in whole) - 1 if self.chosen else 0
 
     def curve(self, axis: Axis) -> list[tuple[Any, float]]:
         """For every value of a setting the best that was reached with it, over all others."""
@@ -95,12 +107,18 @@ def tested(sweeping: Sweeping) -> list[Result]:
 def said(found: Sequence[Tuned]) -> list[str]:
     """What was chosen and what is to be doubted, in sentences."""
     chosen = [one for one in found if one.chosen]
-    by = f" by {name(chosen[0].metric)}" if chosen and chosen[0].metric else ""
+    by = f" by {chosen[0].metric.called}" if chosen and chosen[0].metric else ""
     best_of = "; ".join(
         f"{one.scheme} {called(one.chosen.trial.point)}" for one in chosen if one.chosen
     )
     sentences = [f"Chosen on validation samples{by}, {chosen[0].by}: {best_of}."] if chosen else []
     sentences += _at_one_setting(found)
+    level = [f"{one.level} more of {one.scheme}" for one in found if one.level]
+    if level:
+        sentences.append(
+            f"As good on validation samples: {', '.join(level)}. The first was taken; more "
+            f"validation samples, or more seeds to tune by, would tell."
+        )
     edges = [edge for one in found for edge in one.edges()]
     if edges:
         sentences.append(f"At an edge: {'; '.join(edges)}. Try values beyond and sweep again.")

@@ -1,7 +1,7 @@
 """Sweeps of recipes: what the settings that are tried make of a recipe."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from partavg.recipe import Recipe
 from partavg.registry import suggestion
 from partavg.sweeps.plan import Sweep
 from partavg.sweeps.runner import Task
-from partavg.sweeps.space import Point, overrides
+from partavg.sweeps.space import Axis, Point, overrides
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +33,8 @@ class RecipeSweep(Sweep):
             )
         planned_runs(self.recipe, self.schemes, self.seeds, self.out)  # its checks
         for axis in self.axes:
+            if "." not in axis.key:
+                raise _unknown(axis.key, _known(self.recipe))
             for scheme in self.schemes:
                 for value in axis.ends or axis.values:
                     self._check_taken(scheme, axis.key, value)
@@ -83,17 +85,62 @@ class RecipeSweep(Sweep):
 AROUND, AROUND_A_LITTLE = (0.25, 0.5, 1, 2, 4), (0.5, 1, 2)
 
 
-def grid_around(recipe: Recipe, key: str, factors: Sequence[float]) -> str:
-    """The grid of a setting's values around that of a recipe."""
-    known = settings(recipe.config(next(iter(recipe.schemes), None)))
+def axis_around(
+    recipe: Recipe, key: str, factors: Sequence[float], check: Callable[[Point], None]
+) -> Axis:
+    """Values of a setting around that of a recipe, all of which pass a `check`.
+
+    These are multiples of it; where one of them is refused, shares between 0 and 1.
+    """
+    known = _known(recipe)
     if key not in known:
-        raise ValueError(f"unknown key {key!r} to tune: {suggestion(key, known)}")
+        raise _unknown(key, known)
     value = known[key]
     if isinstance(value, bool) or not isinstance(value, int | float) or value == 0:
         raise ValueError(
             f"{key} = {value!r} has no values around it: list some with `partavg sweep --grid`"
         )
-    return f"{key}={around(value, factors)}"
+    multiples = Axis.parse(f"{key}={around(value, factors)}")
+    check(((key, value),))  # or the recipe is to blame, and not what is made of it
+    refused = _refused(multiples, check)
+    if not refused:
+        return multiples
+    if isinstance(value, float) and 0 < value < 1:
+        shares = Axis.parse(f"{key}={around_share(value, factors)}")
+        if not _refused(shares, check):
+            return shares
+    wrong, why = next(iter(refused.items()))
+    left = ",".join(repr(value) for value in multiples.values if value not in refused)
+    raise ValueError(
+        f"{key} = {value!r} cannot be tuned around itself: of {_listed(multiples.values)}, which "
+        f"would be tried, {wrong!r} is refused ({why}); list values of your own with "
+        f"`partavg sweep --grid {key}={left}`"
+    )
+
+
+def _known(recipe: Recipe) -> dict[str, Any]:
+    return settings(recipe.config(next(iter(recipe.schemes), None)))
+
+
+def _unknown(key: str, known: dict[str, Any]) -> ValueError:
+    alike = [f"did you mean {name!r}?" for name in known if name.endswith(f".{key}")]
+    return ValueError(f"unknown key {key!r} to tune: {(alike or [suggestion(key, known)])[0]}")
+
+
+def _refused(axis: Axis, check: Callable[[Point], None]) -> dict[Any, ValueError]:
+    """The values that do not pass a check, and why."""
+    found = {}
+    for value in axis.values:
+        try:
+            check(((axis.key, value),))
+        except ValueError as error:
+            found[value] = error
+    return found
+
+
+def _listed(values: Sequence[Any]) -> str:
+    *most, last = map(repr, values)
+    return f"{', '.join(most)} and {last}"
 
 
 def around(value: float, factors: Sequence[float]) -> str:
@@ -104,4 +151,18 @@ def around(value: float, factors: Sequence[float]) -> str:
     """
     if isinstance(value, int):
         return ",".join(map(str, sorted({math.ceil(value * factor) for factor in factors})))
-    return ",".join(f"{float(f'{value * factor:.6g}')!r}" for factor in factors)
+    return _decimals(value * factor for factor in factors)
+
+
+def around_share(value: float, factors: Sequence[float]) -> str:
+    """The same between 0 and 1, of which the nearer one counts.
+
+    >>> around_share(0.9, (0.5, 1, 2)), around_share(0.1, (0.5, 1, 2))
+    ('0.8,0.9,0.95', '0.05,0.1,0.2')
+    """
+    pairs = [(value * factor, 1 - (1 - value) / factor) for factor in factors]
+    return _decimals(max(p) if f < 1 else min(p) for f, p in zip(factors, pairs, strict=True))
+
+
+def _decimals(values: Iterable[float]) -> str:
+    return ",".join(f"{float(f'{value:.6g}')!r}" for value in values)

@@ -3,6 +3,7 @@
 from pathlib import Path
 from shutil import rmtree
 
+from partavg.folder import CONFIG, RunFolder
 from partavg.sweeps.plan import PLAN, Sweep
 
 RESULTS, ENGINE, ENGINES = "sweep.csv", "engine.toml", "engines.json"
@@ -26,6 +27,12 @@ def check_free(sweep: Sweep, *, resume: bool, force: bool) -> None:
         sweep.check_same()
     else:
         sweep.stored()  # or a sentence that it is none of ours
+
+
+def check_no_sweep(out: Path) -> None:
+    """Raise a ValueError if a comparison here would replace the report of a sweep."""
+    if (out / PLAN).is_file():
+        raise ValueError(f"{out} holds a sweep, with a report of its own: use another --out")
 
 
 def clear(sweep: Sweep) -> None:
@@ -52,4 +59,10 @@ def _check_strangers(out: Path) -> None:
             raise ValueError(
                 f"{out / name} would be overwritten, but {out} holds no sweep: use another --out, "
                 f"or move it away"
+            )
+    for path in sorted(out.glob(f"*/{CONFIG}")):
+        if RunFolder(path.parent).exists:
+            raise ValueError(
+                f"{out} holds other runs, as {path.parent.name}, and the report of a sweep would "
+                f"replace theirs: use another --out"
             )

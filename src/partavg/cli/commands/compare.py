@@ -68,6 +68,7 @@ def compare(
     from partavg.report.words import together
     from partavg.sinks.progress import display
     from partavg.stopping import stop_request
+    from partavg.sweeps.place import check_no_sweep
     from partavg.verdict import verdict
 
     console = output.console()
@@ -80,6 +81,7 @@ def compare(
             names = named if schemes else list(comparing.schemes_of(chosen))
             entries = comparing.planned_runs(chosen, names, seeds, out)
             check_page(out / "report.html", force=force)
+            check_no_sweep(out)
             samples = create("data", entries[0].config.data, root(data))
             for entry in entries:
                 check(entry.config, samples)
@@ -120,20 +122,19 @@ def _tuned(
     force: bool,
 ) -> None:
     """Compare schemes, each with its own best of three values: a small sweep."""
-    from partavg import recipe as recipes
-    from partavg.cli import output
     from partavg.cli.sweeping import sweep_command
-    from partavg.sweeps.of_recipe import AROUND_A_LITTLE, grid_around
+    from partavg.sweeps.of_recipe import AROUND_A_LITTLE
 
-    with output.bad_input(), output.plain_warnings():
-        key = "training.lr" if tune == "lr" else tune
-        grid = grid_around(recipes.load(recipe, overrides), key, AROUND_A_LITTLE)
     sweep_command(
-        context, recipe, [grid], schemes, seeds, overrides, data, out, resume=resume, force=force
-    )
+        context, recipe, (), schemes, seeds, overrides, data, out, resume=resume, force=force,
+        tune="training.lr" if tune == "lr" else tune, factors=AROUND_A_LITTLE,
+    )  # fmt: skip
 
 
 def _others(count: int) -> str:
     """That the folder holds what cannot stand in one table with these."""
     noun = "scheme is" if count == 1 else "schemes are"
-    return f"{count} more {noun} of another task or budget: the report shows them beside these"
+    return (
+        f"{count} more {noun} of another task, of other data or budget: the report shows them "
+        f"beside these"
+    )

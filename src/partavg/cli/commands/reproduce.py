@@ -62,6 +62,7 @@ def reproduce(
     from partavg.report.page import write_page
     from partavg.sinks.progress import display
     from partavg.stopping import stop_request
+    from partavg.sweeps.place import check_no_sweep
 
     console = output.console()
     # What is left of a run is its summary: the states of 128 large models would fill a disk.
@@ -77,6 +78,7 @@ def reproduce(
             reproducing.read_csv(out / reproduce_report.RESULTS)  # if it is not ours, say so now
             for folder in (out, *(out / name for name in names)):
                 check_page(folder / "report.html", force=force)
+                check_no_sweep(folder)
             for number, row in enumerate(planned):
                 samples = store(row.entries[0].config.data)
                 for entry in row.entries:

@@ -1,6 +1,7 @@
 """All workers in one pass, layer by layer, with a worker axis in front of every tensor."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ from partavg.engines.fused import dispatch
 from partavg.engines.fused.cuda_graph import Recorded
 from partavg.engines.fused.head_loss import operation as head_loss
 from partavg.engines.fused.head_loss.operation import Criterion
+from partavg.engines.fused.own_loss import counts_calls
 from partavg.engines.fused.precision import Exactness, Precision, cast, compute_dtype
 from partavg.engines.fused.program import Program, Uncovered
 from partavg.engines.fused.replay import Replayed
@@ -30,6 +32,7 @@ from partavg.kernels.streams import (
     without_side_stream,
 )
 from partavg.losses import of_torch_or_ours
+from partavg.sentences import shown
 
 
 class Fused:
@@ -72,7 +75,10 @@ class Fused:
         self._places = self._written_at_once(products & aligned)
         self._tickets: Tensor | None = None
         self._named = self._all_names()
-        self._recorded = Recorded(self._pass, partial(cast, compute=self._compute))
+        cast_inputs = partial(cast, compute=self._compute)
+        on_gpu = self._device.type == "cuda"
+        self._recorded = Recorded(self._pass, cast_inputs) if on_gpu else None
+        self._unsure, self._looks_at_loss = not of_torch_or_ours(model.criterion), False
         self._replayed = Replayed(self._gathered) if of_torch_or_ours(model.criterion) else None
         self._ready = False
         self._ticks, self._cumulative = self._count_batches()
@@ -101,7 +107,7 @@ class Fused:
             with compiling_ahead():
                 self._differentiate(params[rows], buffers[rows].clone(), some, self._ignored(some))
         self._ready = True
-        if params.is_cuda and self._chunk >= len(params):
+        if self._recorded and self._chunk >= len(params):
             losses, found = self._recorded(params, buffers, some)
             return Gradients(rows, losses, iter(found))
         once = self._replayed if self._chunk >= len(params) and not params.is_cuda else None
@@ -112,7 +118,8 @@ class Fused:
     def _pass(
         self, params: Tensor, buffers: Tensor, batch: Batch
     ) -> tuple[Tensor, list[tuple[slice, Tensor]]]:
-        """The losses and all gradients of all rows."""
+        """The losses and all gradients of all rows, for a recording."""
+        self._looks_at_loss, self._unsure = self._unsure, False
         if (
             len(params) >= 32
             and self._compute == torch.bfloat16
@@ -208,7 +215,22 @@ class Fused:
             return head_loss.run(rows, head, x, batch.targets, ignored)
         outputs = map_aggregate(self._program(batch.inputs, rows), self._kept)
         found = self._criterion and self._criterion.of_outputs(outputs, batch.targets)
-        return self._losses(outputs, batch.targets) if found is None else found
+        if found is not None:
+            return found
+        if self._looks_at_loss:
+            self._looks_at_loss = False
+            self._look_at_loss(partial(self._losses, outputs, batch.targets))
+        return self._losses(outputs, batch.targets)
+
+    def _look_at_loss(self, call: Callable[[], Tensor]) -> None:
+        """Give recording up for a loss that may do something else at a later call."""
+        if counts_calls(self._model.criterion, call):
+            self._recorded = None
+            warnings.warn(
+                f"the loss {shown(self._model.criterion)} counts its calls, so that its steps are "
+                f"no CUDA graph and take longer: make it a function of outputs and targets alone",
+                stacklevel=2,
+            )
 
     def _head_for(self, targets: Any) -> str | None:
         """The name of the layer that ends in the loss, if one does."""
