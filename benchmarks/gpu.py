@@ -7,10 +7,12 @@ and augmented, losses, gradients, momentum, a part of the model averaged; one af
 training, and (`waiting_ms`) with the host waiting for the GPU after each. The loop, one nn.Module
 and one torch.optim.SGD per worker, and the rivals of rivals.py (vmap and grouped convolutions, both
 compiled, and JAX where it is installed, all in bf16) get their batches ready made and average
-nothing. Language models are in gpu_texts.py.
+nothing. A row that takes longer than in results/benchmarks/measured.csv is said. Language models
+are in gpu_texts.py.
 """
 
 import argparse
+import csv
 import json
 import os
 import time
@@ -39,6 +41,7 @@ from partavg.data.images import Images
 from partavg.models import MODELS
 
 GPU = torch.device("cuda", 0)
+RESULTS = Path(__file__).parents[1] / "results" / "benchmarks"
 BUILD: dict[str, Callable[..., nn.Module]] = {
     **MODELS,
     "resnet20_groups": partial(MODELS["resnet20"], norm_groups=8),
@@ -126,8 +129,9 @@ def rivals(
     def models() -> list[nn.Module]:
         return [BUILD[name](shape, classes).to(GPU) for _ in range(workers)]
 
-    yield "vmap + torch.compile", by_vmap(models(), x, y, torch.bfloat16)
-    yield "grouped convolutions, compiled", by_groups(models(), x, y, torch.bfloat16)
+    with torch.backends.cudnn.flags(benchmark=True):  # they shall be as fast as they can
+        yield "vmap + torch.compile", by_vmap(models(), x, y, torch.bfloat16)
+        yield "grouped convolutions, compiled", by_groups(models(), x, y, torch.bfloat16)
     if find_spec("jax"):
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the GPU is shared
         iterate = by_jax(models(), x, y, "bfloat16")
@@ -237,6 +241,16 @@ def rows(compiled: bool) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
         yield title, partial(gpu_texts.measure, row)
 
 
+def slower(title: str, ms: float | None) -> str:
+    """What to say of a row that takes longer than it is known to."""
+    with (RESULTS / "measured.csv").open(encoding="utf-8") as file:
+        known = [row for row in csv.DictReader(file) if (row["work"], row["unit"]) == (title, "ms")]
+    best = min((float(row["ours"]) for row in known), default=None)
+    if ms is None or best is None or ms <= 1.05 * best:
+        return ""
+    return f"SLOWER: {title} took {best:g} ms before, {ms / best:.2f} times as long now"
+
+
 def main() -> None:
     """Run all rows; print them and write them to gpu.json."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -263,6 +277,8 @@ def main() -> None:
         except RuntimeError as error:  # the other rows are still worth having
             found[title] = {"error": str(error).splitlines()[0]}
         print(title, json.dumps(found[title]), flush=True)
+        if warning := slower(title, found[title].get("ms")):
+            print(warning, flush=True)
         (arguments.out / "gpu.json").write_text(json.dumps(found, indent=1) + "\n")
 
 

@@ -264,10 +264,14 @@ def imdb() -> Iterator[Row]:
     """What may explain the distance of IMDB's cells, one run each."""
     name = "table1/imdb-interval4"
     yield "change", *PAIR
-    yield "none: the recipe, τ = 4, the last 200 words", *(
-        results(name, scheme).text("accuracy", ".2f", 100) for scheme in PAIR
+    yield (
+        "none: the recipe, τ = 4, the last 200 words",
+        *(results(name, scheme).text("accuracy", ".2f", 100) for scheme in PAIR),
     )
-    longer, keras = results("imdb/length400", PAIR[0]), results("imdb/length200", "periodic-as-keras")
+    longer, keras = (
+        results("imdb/length400", PAIR[0]),
+        results("imdb/length200", "periodic-as-keras"),
+    )
     for said, found in (("the last 400 words", longer), (AS_KERAS, keras)):
         yield said, found.text("accuracy", ".2f", 100), "not run"
     yield "the paper", *(f"{paper(name)[scheme]:.2f}" for scheme in PAIR)

@@ -64,15 +64,18 @@ def compiled(name: str, constants: Constants, memory: int) -> Any:
 
 def source(name: str, constants: Constants, without: Sequence[str] = ()) -> str:
     """All of a kernel's text; tests leave parts out, for which a CPU has its own words."""
-    folder = resources.files(__package__) / "cuda"
     given = "".join(f"#define {key} {int(value)}\n" for key, value in constants)
 
     def text(part: str) -> str:
-        if part == "add_product":
-            return add_product(dict(constants)["N"])
-        return (folder / f"{part}.cu").read_text()
+        return add_product(dict(constants)["N"]) if part == "add_product" else _text(part)
 
     return given + "".join(text(part) for part in (*PARTS[name], name) if part not in without)
+
+
+@cache
+def _text(part: str) -> str:
+    """A file's text, which dozens of kernels begin with."""
+    return (resources.files(__package__) / "cuda" / f"{part}.cu").read_text()
 
 
 def add_product(columns: int) -> str:
