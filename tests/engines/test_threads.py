@@ -1,10 +1,11 @@
-"""Workers in threads against one after another: the same numbers, to the bit."""
+"""Workers in threads against one after another: the same numbers, but for images to the bit."""
 
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
+from typing import ClassVar
 
 import pytest
 import torch
@@ -65,7 +66,7 @@ def train(engine, params: Tensor, buffers: Tensor, batch: Batch) -> list[Tensor]
     [
         (partial(mlp, (5,), 3, dropout=0.5, batch_norm=True), (5,)),
         (Frozen, (5,)),
-        (partial(MODELS["cnn"], (1, 12, 12), 3, width=4), (1, 12, 12)),
+        (partial(MODELS["vgg11"], (1, 28, 28), 3), (1, 28, 28)),
     ],
 )
 @pytest.mark.parametrize("threads", [1, 3])
@@ -77,6 +78,43 @@ def test_threads_compute_what_a_loop_does(module, shape: tuple[int, ...], thread
     ):
         assert torch.equal(ours, theirs)
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+class Looking(nn.Module):
+    """A small network that notes how its images lie, and may want them one after another."""
+
+    seen: ClassVar[list[bool]] = []  # by all threads
+
+    def __init__(self, *, flat: bool) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+        self.last, self.flat = nn.Linear(4 * 36, 3), flat
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.append(x.is_contiguous(memory_format=torch.channels_last))
+        y = self.norm(self.conv(x)).relu()
+        return self.last(y.view(len(y), -1) if self.flat else y.flatten(1))
+
+
+@pytest.mark.parametrize(("flat", "times"), [(False, 3 * WORKERS + 1), (True, 1)])
+def test_images_lie_channels_last_where_a_network_can_read_them(flat: bool, times: int) -> None:
+    model, *rest = case(Looking(flat=flat), (3, 8, 8))
+    Looking.seen.clear()
+    ours = train(Threaded(model, 2), *rest)
+    assert (len(Looking.seen), sum(Looking.seen)) == (3 * WORKERS + 1, times)  # one is the trial
+    for own, expected in zip(ours, train(Looped(model), *rest), strict=True):
+        torch.testing.assert_close(own, expected, rtol=1e-4, atol=1e-5)  # batches counted once
+
+
+def test_images_of_one_channel_lie_channels_last() -> None:
+    model, *rest = case(MODELS["cnn"]((1, 12, 12), 3, width=4), (1, 12, 12))
+    laid = Threaded(model, 1)._laid(*rest)
+    assert laid.inputs.stride()[2:] == (1, 12, 1)
+    assert torch.equal(laid.inputs, rest[2].inputs)
+    for ours, theirs in zip(
+        train(Threaded(model, 2), *rest), train(Looped(model), *rest), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
 @pytest.fixture

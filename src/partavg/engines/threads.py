@@ -17,6 +17,8 @@ from partavg.engines.looped import one_worker
 from partavg.engines.model import RowModel
 from partavg.engines.pieces import pieces
 
+_NARROW = 64
+"""Channels: up to so many LEAF's CNN takes 15 % less time, ResNet-20 21; others 2 to 6 more."""
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -25,13 +27,16 @@ class Threaded:
 
     Cores that share a worker wait for each other after every layer; here they need not. A thread
     has a module of its own, and which thread computes a worker makes no difference to a number.
-    torch's generators are shared by all threads, so that no model may draw from them.
+    torch's generators are shared by all threads, so that no model may draw from them. Networks
+    with few channels get images whose channels lie last in memory, which pooling and narrow
+    convolutions are faster on, if they can read them so.
     """
 
     def __init__(self, model: RowModel, threads: int) -> None:
         if threads < 1:
             raise ValueError(f"{threads} threads are none: use 1 or more")
         self._layout = model.params
+        self._channels_last: bool | None = None if _is_narrow(model.skeleton) else False
         self._ahead = threads + 1  # one is waiting while gradients are stepped
         self._free: SimpleQueue[RowModel] = SimpleQueue()
         for _ in range(threads):
@@ -53,6 +58,7 @@ class Threaded:
         rows = iter(range(len(params)))
         begun: deque[Future[tuple[Tensor, list[Tensor]]]] = deque()
         with _one_core():
+            batch = self._laid(params, buffers, batch)
             try:
                 begun += (self._pool.submit(compute, row) for row in islice(rows, self._ahead))
                 for row in range(len(params)):
@@ -64,6 +70,36 @@ class Threaded:
                 for future in begun:
                     future.cancel()
                 wait(begun)
+
+    def _laid(self, params: Tensor, buffers: Tensor, batch: Batch) -> Batch:
+        """A batch as the model is fast on it; on the first one it is tried whether it can be."""
+        images = batch.inputs
+        if not isinstance(images, Tensor) or images.ndim != 5 or not images.is_floating_point():
+            return batch
+        if self._channels_last is False:
+            return batch
+        workers, count, *sizes = images.shape
+        last = images.new_empty(workers, count, *sizes[1:], sizes[0]).permute(0, 1, 4, 2, 3)
+        laid = batch._replace(inputs=last.copy_(images))
+        if self._channels_last is None:
+            model = self._free.get()
+            try:
+                one_worker(model, params[0], buffers[0].clone(), *laid.one(0))
+                self._channels_last = True
+            except (
+                RuntimeError
+            ):  # a view that memory does not allow; whatever else it is comes again
+                self._channels_last = False
+                return batch
+            finally:
+                self._free.put(model)
+        return laid
+
+
+def _is_narrow(module: nn.Module) -> bool:
+    """Whether there are convolutions of images, and none of them has many channels."""
+    convs = [layer for layer in module.modules() if isinstance(layer, nn.Conv2d)]
+    return 0 < max((conv.out_channels for conv in convs), default=0) <= _NARROW
 
 
 def why_not(module: nn.Module) -> str:
