@@ -83,7 +83,7 @@ class FewChannels(torch.autograd.Function):
         x, back = ctx.saved_tensors
         grad = channels_last(grad)
         room = kernels.Room.of(x, ctx.own, ctx.places)
-        with on_side_stream(grad, x):
+        with on_side_stream(grad, x, room.of_weight):
             dweight = kernels.weight_gradient(x, grad, ctx.own, room)
         dx = None
         if ctx.needs_input_grad[0]:
@@ -152,7 +152,6 @@ class NormThenFewChannels(torch.autograd.Function):
         fixed = ctx.settings.fixed
         summed = fixed or ctx.defer_to is not None  # no kernel of the norm's own adds it up
         affine: tuple[Tensor | None, ...] = room.norm
-        dweight = room.weight
         if ctx.deferred_here:
             through, sums = kernels.both_gradients(
                 grad, ctx.deferred_here.pop(), back, ctx.own, other, before, room, affine=summed
@@ -163,7 +162,7 @@ class NormThenFewChannels(torch.autograd.Function):
                 again = ctx.settings._replace(running=None, momentum=0.0)
                 normalize(x, ctx.statistics, weight, bias, None, again, z)
                 before = before._replace(z=z)
-            with on_side_stream(grad, z):
+            with on_side_stream(grad, z, room.of_weight):
                 kernels.weight_gradient(z, grad, ctx.own, room)
             through, sums = kernels.input_gradient(
                 grad, back, ctx.own, other, before, room if summed else None
@@ -178,4 +177,4 @@ class NormThenFewChannels(torch.autograd.Function):
             dx, _, *found = gradient(norm, through, own_sums, into=into)
             affine = affine if summed else tuple(found)
         grown = channels_first(through) if ctx.added else None
-        return channels_first(dx), *affine, grown, *[None] * 3, dweight, None, None, None
+        return channels_first(dx), *affine, grown, *[None] * 3, room.weight, None, None, None
