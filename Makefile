@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: demo test test-fast check docs setup clean
+.PHONY: demo test test-mathematics test-system test-fast check docs setup clean
 
 # Tests start many programs: without a cache each of them would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -23,16 +23,21 @@ TESTS_OF_IT := $(MATHEMATICS:%=tests/%) tests/test_personal.py \
 	tests/backends/test_listening.py tests/backends/test_freezing.py \
 	tests/backends/test_private_simulations.py \
 	tests/aggregates tests/attacks tests/data tests/engines tests/theory
-# Many tests wait for programs that they start: three at a time keep two cores at work.
-PYTEST := $(BIN)/python -m pytest -n 3 --dist worksteal
+# Those of the system wait for programs that they start: three at a time keep two cores at work, and
+# where there is something to compute beside them, as with `make -j2 test`, all the time.
+PYTEST := $(BIN)/python -m pytest --dist worksteal -n
 
-test: $(READY)
-	$(PYTEST) $(TESTS_OF_IT) $(MATHEMATICS:%=--cov=src/partavg/%) \
+test: test-mathematics test-system
+
+test-mathematics: $(READY)
+	$(PYTEST) 2 $(TESTS_OF_IT) $(MATHEMATICS:%=--cov=src/partavg/%) \
 		--cov-branch --cov-report= --cov-fail-under=95
-	JAXTYPING_DISABLE=1 $(PYTEST) $(TESTS_OF_IT:%=--ignore=%)
+
+test-system: $(READY)
+	JAXTYPING_DISABLE=1 $(PYTEST) 3 $(TESTS_OF_IT:%=--ignore=%)
 
 test-fast: $(READY)  # what takes long is left out
-	$(PYTEST) -m 'not slow'
+	$(PYTEST) 3 -m 'not slow'
 
 check: $(READY)
 	$(BIN)/ruff format --check .

@@ -40,18 +40,21 @@ settings.register_profile(
 settings.load_profile("partavg")
 os.environ.setdefault("PYTEST_TIMEOUT", str(seconds(600)))
 
+UNMEASURED = tuple(f"tests/{folder}/" for folder in ("attacks", "data", "engines", "theory"))
+"""Their tests use the mathematics no further than its own do."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest first, so that no worker is left alone with them at the end.
 
-    Coverage, which slows Python down, is measured in the first ten cases of each test.
+    Coverage, which halves Python's speed, is measured in the first ten cases of each quick test.
     """
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     cases: Counter[str] = Counter()
     for item in items:
         test = item.nodeid.partition("[")[0]
         cases[test] += 1
-        if cases[test] > 10:
+        if cases[test] > 10 or item.get_closest_marker("slow") or test.startswith(UNMEASURED):
             item.add_marker("no_cover")
 
 

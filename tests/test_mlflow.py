@@ -1,6 +1,7 @@
 """Metrics for MLflow, in a database beside the runs, read back by its client."""
 
 import json
+import shutil
 import signal
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,8 +32,19 @@ pytestmark = [
 ASKED = {"metrics": {"sinks": ["mlflow"]}}
 
 
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database without runs: MLflow writes it to disk in a hundred steps."""
+    from mlflow import MlflowClient
+
+    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    MlflowClient(f"sqlite:///{path}").search_experiments()
+    return path
+
+
 @pytest.fixture(autouse=True)
-def _in_a_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_a_database(tmp_path: Path, empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(empty, tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")

@@ -1,11 +1,13 @@
 """The tests' own check of shapes, which looks once at arguments that look alike."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jaxtyping
 import pytest
 import torch
 from beartype import beartype
+from beartype.roar import BeartypeCallHintViolation
 from jaxtyping import Float
 from tests import shapes
 from torch import Tensor
@@ -45,3 +47,23 @@ def test_arguments_that_look_alike_are_checked_once() -> None:
         call(torch.zeros(2), 5)
         call(torch.ones(2), 6)
     assert len(checked) == 2 * len(shaped) + 1 + 2 * 2 * len(others)
+
+
+def test_where_annotations_have_no_shape_every_call_is_checked() -> None:
+    answers: list[Any] = [1, "1"]
+
+    def answer(number: int) -> int:
+        return answers[number]
+
+    call = shapes._once(jaxtyping.jaxtyped, answer, typechecker=beartype)
+    assert call(0) == 1
+    for wrong in (1, "0"):
+        with pytest.raises(BeartypeCallHintViolation):
+            call(wrong)
+
+
+def test_shapes_are_found_wherever_they_are() -> None:
+    rows = Float[Tensor, "m d"]
+    for hint in (rows, list[rows], rows | None, Callable[[rows], int], "Rows"):
+        assert shapes.shaped(int, hint)
+    assert not shapes.shaped(int, None, list[Tensor], Callable[[int], Tensor], Callable[..., int])
