@@ -213,14 +213,29 @@ def _on_cpu() -> Iterator[None]:
         yield
 
 
-def gradients(network: nn.Module, leaves: dict[str, Tensor], x: Tensor, outer: Tensor) -> Any:
-    known = {name: leaf.requires_grad_() for name, leaf in leaves.items()}
+def case(network: nn.Module) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+    """Parameters of each worker, inputs, and the gradients of outputs."""
+    leaves = {
+        name: p.detach() + 0.1 * torch.randn(WORKERS, *p.shape)
+        for name, p in network.named_parameters()
+        if p.requires_grad
+    }
+    x, outer = torch.randn(2, WORKERS, COUNT, 16, SIZE, SIZE).bfloat16()
+    return leaves, x, outer
+
+
+def tensors(network: nn.Module, leaves: dict[str, Tensor]) -> dict[str, Tensor]:
+    """All that a pass reads; what is trained follows gradients."""
     state = {n: b.float().expand(WORKERS, *b.shape).clone() for n, b in network.named_buffers()}
     frozen = {n: p.detach().expand(WORKERS, *p.shape) for n, p in network.named_parameters()}
-    rows = Rows({**frozen, **known, **state}, torch.arange(WORKERS), torch.bfloat16)
+    return {**frozen, **{n: leaf.requires_grad_() for n, leaf in leaves.items()}, **state}
+
+
+def gradients(network: nn.Module, leaves: dict[str, Tensor], x: Tensor, outer: Tensor) -> Any:
+    rows = Rows(tensors(network, leaves), torch.arange(WORKERS), torch.bfloat16)
     y = Program(network)(x, rows)
-    found = torch.autograd.grad(y, list(known.values()), outer, allow_unused=True)
-    return dict(zip(known, found, strict=True))
+    found = torch.autograd.grad(y, list(leaves.values()), outer, allow_unused=True)
+    return dict(zip(leaves, found, strict=True))
 
 
 def in_places(network: nn.Module, leaves: dict[str, Tensor], x: Tensor, outer: Tensor) -> Any:
@@ -233,18 +248,14 @@ def in_places(network: nn.Module, leaves: dict[str, Tensor], x: Tensor, outer: T
     places = {name: view for name, view in views.items() if name in program.used_once()}
     tickets = torch.zeros(2 * program.convolutions, 2, WORKERS, dtype=torch.int32)
     for _ in range(2):
-        known = {name: leaf.requires_grad_() for name, leaf in leaves.items()}
-        state = {n: b.float().expand(WORKERS, *b.shape).clone() for n, b in network.named_buffers()}
-        frozen = {n: p.detach().expand(WORKERS, *p.shape) for n, p in network.named_parameters()}
-        tensors = {**frozen, **known, **state}
-        rows = Rows(tensors, torch.arange(WORKERS), torch.bfloat16, places, tickets)
-        y = program(x, rows)
-        found = torch.autograd.grad(y, list(known.values()), outer, allow_unused=True)
+        given = tensors(network, leaves), torch.arange(WORKERS), torch.bfloat16
+        y = program(x, Rows(*given, places, tickets))
+        found = torch.autograd.grad(y, list(leaves.values()), outer, allow_unused=True)
         assert not tickets.any()
     assert wide[:, :3].isnan().all()  # nothing is written beside the places
     return {
         name: (grad, grad is not None and grad.data_ptr() == views[name].data_ptr())
-        for name, grad in zip(known, found, strict=True)
+        for name, grad in zip(leaves, found, strict=True)
     }
 
 
@@ -265,12 +276,7 @@ def test_gradients_of_a_network(
 ) -> None:
     torch.manual_seed(0)
     network = made()
-    leaves = {
-        name: p.detach() + 0.1 * torch.randn(WORKERS, *p.shape)
-        for name, p in network.named_parameters()
-        if p.requires_grad
-    }
-    x, outer = torch.randn(2, WORKERS, COUNT, 16, SIZE, SIZE).bfloat16()
+    leaves, x, outer = case(network)
     started: list[str] = []
     start = few_channels_cuda.start
     monkeypatch.setattr(few_channels_cuda, "start", lambda n, *a: (started.append(n), start(n, *a)))
@@ -291,12 +297,7 @@ def test_gradients_are_written_where_they_are_gathered(
 ) -> None:
     torch.manual_seed(0)
     network = made()
-    leaves = {
-        name: p.detach() + 0.1 * torch.randn(WORKERS, *p.shape)
-        for name, p in network.named_parameters()
-        if p.requires_grad
-    }
-    x, outer = torch.randn(2, WORKERS, COUNT, 16, SIZE, SIZE).bfloat16()
+    leaves, x, outer = case(network)
     expected = gradients(network, dict(leaves), x, outer)
     once = Program(network).used_once()
     for name, (grad, there) in in_places(network, dict(leaves), x, outer).items():
