@@ -353,3 +353,12 @@ def test_gradients_of_products_go_where_rows_are_aligned(
     first, hidden, last = widths
     network = nn.Sequential(nn.Linear(first, hidden), nn.ReLU(), nn.Linear(hidden, last))
     assert Fused(RowModel(network, F.cross_entropy, CPU), 2)._places == places
+
+
+def test_there_are_tickets_for_all_rows_that_come() -> None:
+    engine = Fused(RowModel(MODELS["resnet20"]((3, 8, 8), 3), F.cross_entropy, CPU), 9)
+    for rows, there in ((2, 2), (5, 5), (3, 5)):
+        engine._keep_tickets(rows)
+        assert engine._tickets is not None
+        assert engine._tickets.shape[1:] == (2, there)
+        assert not engine._tickets.any()

@@ -86,9 +86,7 @@ class Threaded:
             try:
                 one_worker(model, params[0], buffers[0].clone(), *laid.one(0))
                 self._channels_last = True
-            except (
-                RuntimeError
-            ):  # a view that memory does not allow; whatever else it is comes again
+            except RuntimeError:  # perhaps a view that memory does not allow; else it comes again
                 self._channels_last = False
                 return batch
             finally:

@@ -101,9 +101,9 @@ class Fused:
 
     def _some(self, params: Tensor, buffers: Tensor, rows: slice, some: Batch) -> Gradients:
         """The gradients of a chunk."""
+        if uses_triton(params):
+            self._keep_tickets(min(self._chunk, len(params)))
         if not self._ready and uses_triton(params):
-            count = 2 * self._program.convolutions, 2, min(self._chunk, len(params))
-            self._tickets = torch.zeros(count, dtype=torch.int32, device=self._device)
             with compiling_ahead():
                 self._differentiate(params[rows], buffers[rows].clone(), some, self._ignored(some))
         self._ready = True
@@ -114,6 +114,12 @@ class Fused:
         call = once or self._gathered
         losses, found = call(params[rows], buffers[rows], some, self._ignored(some))
         return Gradients(rows, losses, iter(found))
+
+    def _keep_tickets(self, count: int) -> None:
+        """Have tickets for so many rows; a recording of fewer is over when more come."""
+        if self._tickets is None or self._tickets.shape[-1] < count:
+            shape = 2 * self._program.convolutions, 2, count
+            self._tickets = torch.zeros(shape, dtype=torch.int32, device=self._device)
 
     def _pass(
         self, params: Tensor, buffers: Tensor, batch: Batch
