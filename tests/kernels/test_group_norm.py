@@ -94,6 +94,23 @@ def test_group_norm_in_bf16() -> None:
         assert (one - other).norm() <= 0.01 * other.norm()
 
 
+@pytest.mark.parametrize("samples", [2, 33])
+def test_gradients_of_the_layer_go_where_they_are_wanted(samples: int) -> None:
+    """Those of more samples than a block has, into rows that have others beside them."""
+    torch.manual_seed(0)
+    x, outer = torch.randn(2, 2, samples, 20, 3, 3)
+    weight, bias = torch.randn(2, 2, 20).requires_grad_()
+    rows = torch.full((2, 50), torch.nan)
+    into = rows[:, 4:24], rows[:, 25:45]
+    y = GroupNorm.apply(x, weight, bias, None, GroupSettings(4, 1e-5, relu=True), into)
+    torch.autograd.grad(y, (weight, bias), outer)
+    exact = reference.group_norm(x.double(), weight.double(), bias.double(), 4, 1e-5, None, True)
+    wanted = torch.autograd.grad(exact, (weight, bias), outer.double())
+    for place, gradient in zip(into, wanted, strict=True):
+        torch.testing.assert_close(place, gradient, rtol=1e-4, atol=1e-4)
+    assert rows.isnan().sum() == 2 * 10
+
+
 @pytest.mark.slow
 def test_a_resnet_with_group_norm() -> None:
     """All kernels of a pass together, against plain torch."""

@@ -1,11 +1,13 @@
 """The CUDA kernels for warp groups, on a CPU: against float64 on the same rounded numbers."""
 
+import copy
 from functools import partial
 
 import pytest
 import torch
 from tests.kernels import cuda_on_cpu
 from tests.kernels.test_cuda import convolve, distance
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from partavg.engines.fused.convolution import cuda_sources, operation
@@ -14,6 +16,8 @@ from partavg.engines.fused.convolution.case import Case, Window
 from partavg.engines.fused.convolution.squares import InSquares
 from partavg.engines.fused.convolution.squares_cuda import Squares
 from partavg.engines.fused.dispatch import Device
+from partavg.engines.fused.program import Program
+from partavg.engines.fused.rows import Rows
 
 pytestmark = [
     pytest.mark.skipif(cuda_on_cpu.COMPILER is None, reason="needs a C++ compiler"),
@@ -60,7 +64,7 @@ def test_convolutions(
     own = Squares.of(case)
     assert own is not None
     given = x.movedim(-1, 2).requires_grad_(), weight.requires_grad_()
-    found, inputs_again = InSquares.apply(*given, own)
+    found, inputs_again = InSquares.apply(*given, own, None)
     outer = grad.movedim(-1, 2), added.movedim(-1, 2)
     grads = torch.autograd.grad((found, inputs_again), given, outer)
     assert distance(found.movedim(2, -1), y) < 3e-3
@@ -68,16 +72,64 @@ def test_convolutions(
     assert distance(grads[1], dweight) < 1e-5
 
 
-def test_as_the_operation_calls_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a gradient to add; of weights that are frozen; of inputs alone, used beside it."""
+@pytest.fixture
+def on_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operations take these kernels."""
     torch.manual_seed(0)
     hopper = Device(triton=True, cuda=True, hopper=True, compiler=True, groups=True)
     monkeypatch.setattr(cuda_sources, "compiled", cuda_on_cpu.compiled)
     monkeypatch.setattr(kernels, "processors", lambda device: 132)
     monkeypatch.setattr(operation, "device_of", lambda x: hopper)
+
+
+class Block(nn.Module):
+    """Sums of which one is made where the convolution is, and three are not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(128, 128, 3, padding=1, bias=False)
+        self.scale = nn.Parameter(torch.ones(128, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x * self.scale
+        y = x + self.conv(x)  # nothing else needs what comes out
+        late = self.conv(y)
+        late = late + y.tanh()  # known when it is too late
+        twice = self.conv(late)
+        return twice + (twice + self.scale)  # used twice, and what is added has another shape
+
+
+@pytest.mark.usefixtures("on_hopper")
+def test_additions_where_convolutions_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    block, seen = Block(), []
+    with torch.no_grad():
+        block.conv.weight.mul_(0.5)
+    convolve = kernels.convolve
+    monkeypatch.setattr(
+        kernels,
+        "convolve",
+        lambda *given: (seen.append(given[-1] is not None), convolve(*given))[1],
+    )
+    x = torch.randn(2, 8, 8, 128).bfloat16().movedim(-1, 1)
+    tensors = {name: p.detach()[None].requires_grad_() for name, p in block.named_parameters()}
+    y = Program(block)(x[None], Rows(tensors, torch.zeros(1, dtype=torch.long), torch.bfloat16))
+    exact = copy.deepcopy(block).double()
+    expected = exact(x.double())
+    outer = torch.randn_like(expected)
+    found = torch.autograd.grad(y, tuple(tensors.values()), outer[None].to(y.dtype))
+    wanted = torch.autograd.grad(expected, tuple(exact.parameters()), outer)
+    assert seen == [True, False, False]
+    assert distance(y[0], expected) < 1e-2
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert distance(ours[0], theirs) < 2e-2
+
+
+@pytest.mark.usefixtures("on_hopper")
+def test_as_the_operation_calls_them() -> None:
+    """Without a gradient to add; of weights that are frozen; of inputs alone, used beside it."""
     x = torch.randn(1, 1, 8, 8, 128).bfloat16().movedim(-1, 2).requires_grad_()
     weight = 0.1 * torch.randn(1, 128, 128, 3, 3)
-    y, again, _ = operation.convolve(x, weight, None, Window(padding=(1, 1)))
+    y, again, *_ = operation.convolve(x, weight, None, Window(padding=(1, 1)))
     assert again is not None
     outer = torch.randn_like(y)
     exact_x, kernel = x.detach().double().requires_grad_(), weight.bfloat16().double()

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
@@ -15,6 +15,7 @@ from partavg.core.seeds import OTHERS, moved, seeded
 from partavg.engines.fused import coverage
 from partavg.engines.fused.convolution.operation import Convolved, norm_then_convolve
 from partavg.engines.fused.fusion import (
+    adds,
     fuse_norms_,
     fused_group_norm,
     fused_norm,
@@ -37,6 +38,13 @@ from partavg.sentences import reason
 
 class Uncovered(Exception):
     """A part of a model that the engine does not know; the text says which."""
+
+
+class Addition(NamedTuple):
+    """What is added to a convolution's outputs, and the step that does."""
+
+    other: fx.Node
+    sum: fx.Node
 
 
 class _Tracer(fx.Tracer):
@@ -71,7 +79,7 @@ class Program:
         fuse_token_norms_(self._graph, self._layers)
         join_parts_(self._graph)
         self._drop_unused()
-        self._convs = self._convs_after_norms()
+        self._convs, self._sums = self._convs_after_norms(), self._convs_before_additions()
 
     @property
     def has_short_kernels(self) -> bool:
@@ -182,12 +190,19 @@ class Program:
             elif node.target is fused_norm:
                 self._run_norm(node, rows, args, values, statistics)
             else:
-                found = self._run(node, rows, args, kwargs)
+                found = self._run(node, rows, args, kwargs, **self._added(node, rows, values))
                 if isinstance(found, Convolved):
                     source: Any = node.args[0]
-                    values[node], values[source], statistics[node] = found
+                    values[node], values[source], statistics[node], summed = found
+                    if summed:
+                        values[self._sums[node].sum] = found.y
                 else:
                     values[node] = found
+
+    def _added(self, node: fx.Node, rows: Rows, values: dict[fx.Node, Any]) -> dict[str, Tensor]:
+        """For a convolution, what is added to its outputs in this piece."""
+        known = node in self._sums and not rows.recompute
+        return {"added": values[self._sums[node].other]} if known else {}
 
     def _attribute(self, name: str, rows: Rows) -> Tensor:
         """A parameter, a buffer, or a constant that the forward pass made."""
@@ -195,7 +210,7 @@ class Program:
             return rows.cast(rows.for_all(getattr(self._layers[""], name)))
         return rows.cast(rows.tensor(name))
 
-    def _run(self, node: fx.Node, rows: Rows, args: Any, kwargs: Any) -> Any:
+    def _run(self, node: fx.Node, rows: Rows, args: Any, kwargs: Any, **added: Tensor) -> Any:
         """What the operation for a node gives."""
         layer, target = self._layer(node), node.target
         if target is added_norm:
@@ -209,7 +224,7 @@ class Program:
         covered = coverage.find(node, layer)
         assert covered is not None  # seen by _problem
         if layer is not None:
-            return covered.run(layer, rows, str(target), *args, **kwargs)
+            return covered.run(layer, rows, str(target), *args, **kwargs, **added)
         function = getattr(Tensor, str(target)) if node.op == "call_method" else target
         return covered.run(function, rows, "", *args, **kwargs)
 
@@ -241,7 +256,7 @@ class Program:
                 places=rows.places(str(conv.target), name),
             )
             if both is not None:
-                values[conv], values[node], statistics[conv] = both
+                values[conv], values[node], statistics[conv], _ = both
                 return
         run = coverage.COVERED[type(layer)].run
         found = run(layer, rows, name, x, residual, relu=relu, statistics=known)
@@ -264,6 +279,23 @@ class Program:
         return {
             n: first for n, first in firsts.items() if isinstance(self._layer(first), nn.Conv2d)
         }
+
+    def _convs_before_additions(self) -> dict[fx.Node, Addition]:
+        """The convolutions whose outputs are but added to what is there already."""
+        order = {node: place for place, node in enumerate(self._graph.nodes)}
+        found = {}
+        for node in order:
+            (*_, last) = node.users or (node,)
+            if (
+                not isinstance(self._layer(node), nn.Conv2d)
+                or len(node.users) > 1
+                or not adds(last)
+            ):
+                continue
+            (other,) = (arg for arg in last.args if isinstance(arg, fx.Node) and arg is not node)
+            if order[other] < order[node]:
+                found[node] = Addition(other, last)
+        return found
 
     def _problem(self, node: fx.Node) -> str | None:
         """What the engine does not know about a node."""

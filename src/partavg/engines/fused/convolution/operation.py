@@ -24,6 +24,8 @@ class Convolved(NamedTuple):
     x: Tensor | None
     statistics: "Statistics | None" = None
     """Of the outputs, where they cost nothing."""
+    summed: bool = False
+    """Whether what was to be added to the outputs is."""
 
 
 def covers(layer: Any) -> bool:
@@ -31,14 +33,19 @@ def covers(layer: Any) -> bool:
     return bool(layer.padding_mode == "zeros" and layer.padding != "same")
 
 
-def run(layer: Any, rows: Rows, name: str, x: Tensor) -> Convolved:
-    """The layer's outputs for x [m, n, c, h, w]."""
+def run(layer: Any, rows: Rows, name: str, x: Tensor, *, added: Tensor | None = None) -> Convolved:
+    """The layer's outputs for x [m, n, c, h, w], with something added where a kernel does."""
     weight, bias = rows.tensor_of(name, "weight"), rows.maybe(name, "bias")
-    return convolve(x, weight, bias, Window.of(layer), rows.places(name))
+    return convolve(x, weight, bias, Window.of(layer), rows.places(name), added)
 
 
 def convolve(
-    x: Tensor, weight: Tensor, bias: Tensor | None, window: Window, places: Places = NOWHERE
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    window: Window,
+    places: Places = NOWHERE,
+    added: Tensor | None = None,
 ) -> Convolved:
     """Convolve x [m, n, c, h, w] with the weights [m, k, c / groups, r, s] of each worker."""
     case = Case.of(x, weight, bias, window, gradient=x.requires_grad)
@@ -49,9 +56,7 @@ def convolve(
 
         both = few_channels(x, weight, _tiling(case), places)
     elif way == Convolution.SQUARES:
-        from partavg.engines.fused.convolution.squares import InSquares
-
-        both = InSquares.apply(x, weight, Squares.of(case))  # type: ignore[no-untyped-call]
+        return _in_squares(x, weight, case, added)
     elif way == Convolution.MANY_CHANNELS:
         from partavg.engines.fused.convolution.many_channels import ManyChannels
 
@@ -69,6 +74,17 @@ def convolve(
     else:
         both = reference.convolve(x, weight, bias, window), x
     return Convolved(*both)
+
+
+def _in_squares(x: Tensor, weight: Tensor, case: Case, added: Tensor | None) -> Convolved:
+    from partavg.engines.fused.convolution.squares import InSquares
+
+    own = Squares.of(case)
+    assert own is not None  # dispatch has seen it
+    fits = added is not None and (added.shape, added.dtype) == (own.outputs(x), x.dtype)
+    given = x, weight, own, added if fits else None
+    y, inputs = InSquares.apply(*given)  # type: ignore[no-untyped-call]
+    return Convolved(y, inputs, summed=fits)
 
 
 def norm_then_convolve(

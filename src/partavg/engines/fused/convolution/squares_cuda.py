@@ -46,6 +46,10 @@ class Squares(NamedTuple):
         """Squares of a worker's images."""
         return count * self.GH * self.GW // 64
 
+    def outputs(self, x: Tensor) -> tuple[int, ...]:
+        """The shape of outputs for x [m, n, c, h, w]."""
+        return *x.shape[:2], self.K, self.GH // self.stride, self.GW // self.stride
+
     def constants(self, **more: int) -> Constants:
         """For a kernel."""
         own = {"C": self.C, "K": self.K, "GH": self.GH, "GW": self.GW}
@@ -63,13 +67,13 @@ def pack(weight: Tensor, own: Squares) -> tuple[Tensor, Tensor]:
     back = weight.new_empty(len(weight), 9, own.K // 8, own.C, 8, dtype=torch.bfloat16)
     grid = own.K // 8 * (own.C // 32), len(weight)
     arguments = [weight, ahead, back, weight.stride(0)]
-    start("pack_squares", own.constants(THREADS=_FEW), 8 * 288 * 4, grid, arguments)
+    start("pack_squares", own.constants(THREADS=9 * 32), 8 * 289 * 4, grid, arguments)
     return ahead, back
 
 
-def convolve(x: Tensor, packed: Tensor, own: Squares) -> Tensor:
-    """Outputs for x [m, n, h, w, C]."""
-    return _convolve(x, packed, own, None, STEP_X=1, STEP_Y=own.stride)
+def convolve(x: Tensor, packed: Tensor, own: Squares, added: Tensor | None) -> Tensor:
+    """Outputs for x [m, n, h, w, C], plus `added`."""
+    return _convolve(x, packed, own, added, STEP_X=1, STEP_Y=own.stride)
 
 
 def input_gradient(grad: Tensor, packed: Tensor, own: Squares, added: Tensor | None) -> Tensor:

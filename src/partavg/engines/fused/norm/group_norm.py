@@ -77,14 +77,33 @@ class GroupNorm(torch.autograd.Function):
             **cut.constants,
         )
         with on_side_stream(sums):
-            affine = [
-                None if own is None else torch.sum(found, 1, out=place)
-                for own, found, place in zip(
-                    (weight, bias), sums.unbind(2), ctx.into or (None, None), strict=True
-                )
-            ]
+            both = _sums_of_samples(sums, ctx.into)
+        affine = (
+            None if own is None else found for own, found in zip((weight, bias), both, strict=True)
+        )
         grown = None if dresidual is None else channels_first(dresidual)
         return channels_first(dx), *affine, grown, None, None
+
+
+def _sums_of_samples(sums: Tensor, into: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
+    """What samples give a layer's weight and bias [m, c]; maybe written `into` a place."""
+    workers, samples, _, channels = sums.shape
+    of_weight, of_bias = into or sums.new_empty(2, workers, channels)
+    columns = min(_COLUMNS, _power_of_two(channels))
+    launch(
+        kernels.sums_of_samples,
+        (triton.cdiv(channels, columns), workers),
+        (sums, of_weight, of_bias),
+        {
+            "samples": samples,
+            "weight_stride": of_weight.stride(0),
+            "bias_stride": of_bias.stride(0),
+        },
+        C=channels,
+        BC=columns,
+        BS=32,
+    )
+    return of_weight, of_bias
 
 
 class _Cut:

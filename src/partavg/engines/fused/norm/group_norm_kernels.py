@@ -185,3 +185,31 @@ def group_norm_backward(
             tl.store(dresidual + place, g.to(dresidual.dtype.element_ty), mask=mask)
         value = g * scale[None, :] - (value - center[None, :]) * slope[None, :] - rest[None, :]
         tl.store(dx + place, value.to(dx.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=["samples", "weight_stride", "bias_stride"])
+def sums_of_samples(
+    sums,
+    of_weight,
+    of_bias,
+    samples,
+    weight_stride,
+    bias_stride,
+    C: tl.constexpr,
+    BC: tl.constexpr,
+    BS: tl.constexpr,
+):
+    """The gradients of a layer's weight and bias, from those of each sample."""
+    worker = tl.program_id(1).to(tl.int64)
+    c = tl.program_id(0) * BC + tl.arange(0, BC)
+    along = tl.zeros((BS, BC), dtype=tl.float32)
+    total = tl.zeros((BS, BC), dtype=tl.float32)
+    for first in range(0, samples, BS):
+        sample = first + tl.arange(0, BS)
+        mask = (sample < samples)[:, None] & (c < C)[None, :]
+        place = sums + (worker * samples + sample)[:, None] * (2 * C) + c[None, :]
+        along += tl.load(place, mask=mask, other=0.0)
+        total += tl.load(place + C, mask=mask, other=0.0)
+    kept = of_weight.dtype.element_ty
+    tl.store(of_weight + worker * weight_stride + c, tl.sum(along, 0).to(kept), mask=c < C)
+    tl.store(of_bias + worker * bias_stride + c, tl.sum(total, 0).to(kept), mask=c < C)
