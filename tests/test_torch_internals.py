@@ -135,6 +135,18 @@ def test_a_compiled_module_and_an_old_norm_are_recognized() -> None:
     assert torch_internals.hooked_norm(plain) == ""
 
 
+def test_hooks_of_a_layer_and_of_all_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    hooked = nn.Linear(2, 2)
+    hooked.register_forward_pre_hook(lambda *_: None)
+    assert torch_internals.has_hooks(hooked)
+    assert not torch_internals.has_hooks(nn.Linear(2, 2))
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    assert torch_internals.has_hooks(nn.Linear(2, 2))
+    handle.remove()
+    monkeypatch.delattr(nn.modules.module, "_has_any_global_hook")
+    assert torch_internals.has_hooks(nn.Linear(2, 2))
+
+
 def test_calls_inside_a_function_are_seen_or_it_stays_itself() -> None:
     def asks(x: int, *, more: int = 1) -> int:
         return -1 if has_torch_function((x,)) else x + more

@@ -157,6 +157,13 @@ def hooked_norm(layer: nn.Module) -> str:
     return ""
 
 
+def has_hooks(layer: nn.Module) -> bool:
+    """Whether others' functions run with a layer; without the name of those of all, they may."""
+    everywhere = getattr(nn.modules.module, "_has_any_global_hook", None)
+    own = any(value for name, value in vars(layer).items() if name.endswith("_hooks"))
+    return own or everywhere is None or bool(everywhere())
+
+
 See = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
 """Told of an operation: itself, its arguments, those by name, its result."""
 

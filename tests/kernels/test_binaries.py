@@ -10,6 +10,7 @@ import torch
 from torch.cuda import _utils
 
 from partavg.kernels import binaries
+from partavg.kernels.kept_files import OFF, VARIABLE, folder
 from partavg.torch_internals import cuda_in_two_steps
 
 Compiler = Callable[..., Any]
@@ -45,7 +46,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Torch:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     monkeypatch.setattr(_utils, "_nvrtc_compile", pretended.compile, raising=False)
     monkeypatch.setattr(_utils, "_cuda_load_module", pretended.load, raising=False)
-    monkeypatch.setenv(binaries.VARIABLE, str(tmp_path / "kernels"))
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "kernels"))
     return pretended
 
 
@@ -79,7 +80,7 @@ def test_a_binary_is_for_what_it_was_made_from(
     assert pretended.devices == ["90a", "80" if what == "GPU" else "90a"]
 
 
-@pytest.mark.parametrize("content", [b"", b"_Zsum\nwrong\nbinary", b"_Zsum\n"])
+@pytest.mark.parametrize("content", [b"", b"wrong\n_Zsum\nbinary", b"_Zsum\n"])
 def test_a_damaged_file_is_made_again(content: bytes, pretended: Torch, tmp_path: Path) -> None:
     first = binaries.kernel("source", "sum")
     kept(tmp_path)[0].write_bytes(content)
@@ -127,10 +128,10 @@ def test_a_torch_without_steps_makes_it_as_a_whole(
 def test_the_cache_can_be_switched_off(
     pretended: Torch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv(binaries.VARIABLE, binaries.OFF)
+    monkeypatch.setenv(VARIABLE, OFF)
     assert binaries.kernel("source", "sum") == "made as a whole"
-    monkeypatch.delenv(binaries.VARIABLE)
-    found = binaries.folder()
+    monkeypatch.delenv(VARIABLE)
+    found = folder()
     assert found is not None
     assert found.name == "kernels"
 
@@ -140,7 +141,7 @@ def test_a_folder_that_cannot_be_written_is_done_without(
 ) -> None:
     file = tmp_path / "file"
     file.touch()
-    monkeypatch.setenv(binaries.VARIABLE, str(file / "kernels"))
+    monkeypatch.setenv(VARIABLE, str(file / "kernels"))
     assert binaries.kernel("source", "sum").startswith("_Zsum")
 
 

@@ -69,6 +69,7 @@ from partavg.engines.choose import check_engine, choose
 from partavg.engines.fused.precision import Precision
 from partavg.engines.model import Loss, RowModel
 from partavg.evaluation import Asked, Evaluation, Transform, recompute_statistics_
+from partavg.kernels import waking
 from partavg.privacy.settings import Privacy
 from partavg.scores.mean_loss import MeanLoss
 from partavg.sentences import reason
@@ -168,6 +169,7 @@ class Simulation:
         seed = check_whole("seed", seed, 0)
         self._processes = processes or OneProcess()
         self._device = device_of(device)
+        waking.begin(self._device)
         known = as_samples(samples, dtype=float_type(model))
         self.split = split = checked_split(split, known.size)
         """The indices of each worker's samples."""

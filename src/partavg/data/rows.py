@@ -2,16 +2,18 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from time import monotonic
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
 from partavg.data.arrays import tensor_of
 from partavg.data.memory import check_room, readable
+
+if TYPE_CHECKING:  # few need it, and it takes as long to import as all else here
+    from rich.console import Console
+    from rich.progress import Progress
 
 Key = str | int
 Path = tuple[Key, ...]
@@ -118,6 +120,8 @@ class Rows:
 
 def shown(items: Iterable[Item], rows: Rows, total: int) -> Iterator[Item]:
     """The same items, with a bar on stderr if that takes long."""
+    from rich.console import Console
+
     began, bar = monotonic(), None
     console = Console(stderr=True)
     try:
@@ -135,7 +139,15 @@ def shown(items: Iterable[Item], rows: Rows, total: int) -> Iterator[Item]:
             bar.stop()
 
 
-def _bar(console: Console) -> Progress:
+def _bar(console: "Console") -> "Progress":
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
     looks = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     bar = Progress(*looks, TimeRemainingColumn(), console=console, transient=True)
     if console.is_terminal:

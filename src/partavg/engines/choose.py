@@ -7,8 +7,10 @@ import torch
 from torch import Tensor
 
 from partavg.core.loop import Batch, Engine
+from partavg.engines import remembered
 from partavg.engines.choice import Choice, EngineName
 from partavg.engines.examine import ONLY_LOOPED, Rows, examine
+from partavg.engines.fitting import in_passes, watched
 from partavg.engines.freed_memory import keep_freed_memory
 from partavg.engines.fused import Fused
 from partavg.engines.fused.precision import Precision, resolve
@@ -20,8 +22,8 @@ from partavg.registry import check_name
 from partavg.sentences import reason, shown
 
 _PLENTY = 4  # times the loop's speed: there is no need to import what vmap wants, which takes long
-_KEPT = 4  # tensors of the parameters' size to leave room for: they, momentum, and two more
-_SHARE = 0.85  # of the free memory that may be used
+_COVERED = "the model's layers are covered"
+_BEFORE = "computes what the loop computes, as a trial has shown before"
 
 
 def choose(
@@ -45,7 +47,13 @@ def choose(
     few = rows_of(start, min(FEW, workers), apart=0.01)
     if not few[0].is_cuda:
         keep_freed_memory()
+    wanted = resolve(precision, model.dtype, few[0].device)
+    fused = Choice("fused", chunk, "as configured" if chunk else _COVERED, wanted, deterministic)
+    tries_fused = name == "fused" or (name == "auto" and few[0].is_cuda)
     with _exact(few[0].device):
+        key = remembered.fingerprint(fused, model, batch) if tries_fused else None
+        if remembered.is_known(key) and (again := _again(fused, model, few, batch)):
+            return again
         draws = examine(model, few, batch)
         looped = Choice("looped", 1, "as configured", draws=draws)
         if draws and name != "looped":
@@ -59,13 +67,15 @@ def choose(
         if name == "threads":
             return _in_threads(chunk, model, few, batch, expected)
         why = ""
-        if name == "fused" or (name == "auto" and few[0].is_cuda):
-            fused = _fused(chunk, model, few, batch, expected, precision, deterministic)
-            if isinstance(fused, Choice):
-                return fused
+        if tries_fused:
+            found = _fused(fused, model, few, batch, expected)
+            if isinstance(found, Choice):
+                if not found.recompute:
+                    remembered.remember(key)
+                return found
             if name == "fused":
-                raise ValueError(f"{fused}; use engine vmapped, looped or auto")
-            why = f"{fused}; "
+                raise ValueError(f"{found}; use engine vmapped, looped or auto")
+            why = f"{found}; "
         if name == "vmapped":
             if not_vmapped := _problem("vmapped", model, few, batch, expected):
                 raise ValueError(f"{not_vmapped}; use engine looped or auto")
@@ -77,9 +87,8 @@ def choose(
 
     race = Race(model, start, batch)
     if not few[0].is_cuda:
-        wanted = resolve(precision, model.dtype, few[0].device)
         if not problem("fused", wanted):
-            race.run(Choice("fused", chunk, "", wanted, deterministic))
+            race.run(fused)
         threads = Choice("threads", _threads(chunk, workers), "")
         if threads.chunk > 1 and not why_not(model.skeleton) and not problem("threads"):
             race.run(threads)
@@ -91,27 +100,27 @@ def choose(
     return race.won(why)
 
 
+def _again(choice: Choice, model: RowModel, few: Rows, batch: Batch) -> Choice | None:
+    """The fused engine where a trial of it has succeeded before, if it runs as it did then."""
+    try:
+        return _fitting(choice._replace(reason=_BEFORE), model, few, batch)
+    except Exception:  # whatever it is, a trial says it in the user's words
+        return None
+
+
 def _fused(
-    chunk: int,
-    model: RowModel,
-    few: Rows,
-    batch: Batch,
-    expected: "_Trial",
-    precision: Precision,
-    deterministic: bool,
+    choice: Choice, model: RowModel, few: Rows, batch: Batch, expected: "_Trial"
 ) -> Choice | str:
     """The fused engine in passes that fit, or why it cannot run a model."""
     with without_triton():  # the kernels are checked in the precision that is wanted
         if why := _problem("fused", model, few, batch, expected):
             return why
-    wanted = resolve(precision, model.dtype, few[0].device)
-    choice = Choice("fused", chunk, "as configured", wanted, deterministic)
     try:
         fitting = _fitting(choice, model, few, batch, expected)
         if fitting is None and Fused(model, 1).can_recompute:
             fitting = _fitting(choice._replace(recompute=True), model, few, batch, expected)
     except Exception as error:  # what float32 can, a faster precision may not
-        return f"engine fused cannot run this model in {wanted}: {reason(error)}"
+        return f"engine fused cannot run this model in {choice.precision}: {reason(error)}"
     return fitting or "engine fused needs more memory than the GPU has for one worker"
 
 
@@ -184,35 +193,25 @@ def _problem(
 
 
 def _fitting(
-    choice: Choice, model: RowModel, few: Rows, batch: Batch, expected: "_Trial"
+    choice: Choice, model: RowModel, few: Rows, batch: Batch, expected: "_Trial | None" = None
 ) -> Choice | None:
-    """The fused engine in passes as large as the memory allows; None if no worker fits."""
-    workers = len(batch.keys)
-    if not few[0].is_cuda:
-        return choice._replace(chunk=min(choice.chunk or workers, workers))
-    device = few[0].device
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
-    try:
-        found = _try(choice._replace(chunk=len(few[0])).build(model), few, batch)
-    except torch.OutOfMemoryError:
-        return None
-    if not _agree(expected, found, rounded=choice.precision != "fp32"):
+    """The fused engine in passes as large as the memory allows; None if no worker fits.
+
+    Where nothing is expected, losses must be finite.
+    """
+    workers, row = len(batch.keys), few[0][0]
+    if expected and not row.is_cuda:  # whose memory nobody counts, and float32 has said the rest
+        return in_passes(choice, workers, row, 0.0)
+    with watched(row.device) as taken:
+        try:
+            found = _try(choice._replace(chunk=len(few[0])).build(model), few, batch)
+        except torch.OutOfMemoryError:
+            return None
+    if expected is None and not found.losses.isfinite().all():
+        raise ValueError("its losses are not finite")
+    if expected and not _agree(expected, found, rounded=choice.precision != "fp32"):
         raise ValueError("its gradients differ from looped")
-    if choice.chunk:
-        return choice._replace(chunk=min(choice.chunk, workers))
-    each = (torch.cuda.max_memory_allocated(device) - before) / len(few[0])
-    torch.cuda.empty_cache()
-    kept = _KEPT * workers * few[0][0].nbytes
-    most = int((_SHARE * torch.cuda.mem_get_info(device)[0] - kept) / each)
-    if most < 1:
-        return None
-    passes = -(-workers // most)
-    size = -(-workers // passes)
-    reason = f"the model's layers are covered; {size} workers in a pass, {choice.precision}"
-    reason += ", activations computed twice" if choice.recompute else ""
-    return choice._replace(chunk=size, reason=reason)
+    return in_passes(choice, workers, row, taken.most / len(few[0]))
 
 
 class _Trial(NamedTuple):

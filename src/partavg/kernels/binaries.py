@@ -1,33 +1,20 @@
 """Compiled CUDA kernels on disk: each is compiled once, not once for each run.
 
-What Triton compiles it keeps itself. A file is named after all that its binary depends on, and
-written as a whole or not at all; one that cannot be used is made again.
+What Triton compiles it keeps itself. A file is named after all that its binary depends on; one that
+cannot be used is made again.
 """
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
-from platformdirs import user_cache_path
 
+from partavg.kernels.kept_files import folder, read, write
 from partavg.torch_internals import Binary, cuda_compiler, cuda_in_two_steps
-
-VARIABLE = "PARTAVG_KERNELS"
-OFF = "off"
-
-
-def folder() -> Path | None:
-    """Where binaries are: the folder in the environment, else in the user's cache; None if off."""
-    given = os.environ.get(VARIABLE)
-    if given:
-        return None if given == OFF else Path(given).expanduser()
-    return user_cache_path("partavg", appauthor=False, opinion=False) / "kernels"
 
 
 def kernel(source: str, name: str) -> Any:
@@ -66,20 +53,9 @@ def _key(source: str, name: str, device: str) -> str:
 
 
 def _read(path: Path) -> Binary:
-    name, checked, content = path.read_bytes().split(b"\n", 2)
-    if hashlib.sha256(content).hexdigest().encode() != checked:
-        raise ValueError(f"{path} is damaged")
+    name, content = read(path).split(b"\n", 1)
     return Binary(content, name.decode())
 
 
 def _write(path: Path, binary: Binary) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    checked = hashlib.sha256(binary.content).hexdigest()
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix="draft", delete=False) as draft:
-        try:
-            draft.write(f"{binary.name}\n{checked}\n".encode() + binary.content)
-            draft.close()
-            Path(draft.name).replace(path)
-        except OSError:
-            Path(draft.name).unlink(missing_ok=True)
-            raise
+    write(path, f"{binary.name}\n".encode() + binary.content)

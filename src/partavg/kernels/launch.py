@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
+from partavg.kernels import waking
+
 Calls = dict[object, Callable[[], object]]
 _collected: list[Calls] = []
 
@@ -58,6 +60,12 @@ def compiling_ahead() -> Iterator[None]:
         yield
     finally:
         _collected.pop()
+    waking.wait()
+    _compile(calls)
+
+
+def _compile(calls: Calls) -> None:
+    """Compile kernels, or find them on disk, many at a time."""
     with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
         for future in [pool.submit(call) for call in calls.values()]:
             future.result()

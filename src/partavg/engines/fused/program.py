@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, fx, nn
@@ -57,6 +58,13 @@ class _Tracer(fx.Tracer):
 class Program:
     """Runs a module on activations [m, n, …], with parameters of their own for each worker."""
 
+    @staticmethod
+    def of(module: nn.Module) -> "Program":
+        """That of a module which nobody changes: made once, by whoever asks first."""
+        if (found := _PROGRAMS.get(module)) is None:
+            found = _PROGRAMS[module] = Program(module)
+        return found
+
     def __init__(self, module: nn.Module) -> None:
         module = copy.deepcopy(module)  # tracing calls its forward pass
         self._graph = _traced(module)
@@ -80,6 +88,10 @@ class Program:
         join_parts_(self._graph)
         self._drop_unused()
         self._convs, self._sums = self._convs_after_norms(), self._convs_before_additions()
+
+    def __str__(self) -> str:
+        """All steps, a line for each."""
+        return str(self._graph)
 
     @property
     def has_short_kernels(self) -> bool:
@@ -331,6 +343,9 @@ class Program:
         if node.op == "call_module":
             return bool(getattr(self._layers[str(node.target)], "inplace", False))
         return node.target is operator.iadd or bool(node.kwargs.get("inplace"))
+
+
+_PROGRAMS: WeakKeyDictionary[nn.Module, Program] = WeakKeyDictionary()
 
 
 def _traced(module: nn.Module) -> fx.Graph:
