@@ -1,4 +1,4 @@
-"""The tables of docs/reproduce.md and docs/reproduce-details.md, made of what is in results/.
+"""Tables of docs/reproduce.md and docs/reproduce-details.md, and results.csv, made of results/.
 
     python tools/paper_tables.py          # writes them into the pages, between their marks
     python tools/paper_tables.py --check  # says which of them are not those of results/
@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 from partavg import recipe as recipes
@@ -71,9 +72,12 @@ def label(name: str) -> str:
     return ", ".join([DATA.get(data, data), *said])
 
 
-def cell(reported: float | None, found: Result, absent: str = "diverged") -> str:
-    """Paper / here."""
-    here = found.text("accuracy", ".2f", 100) if found.summaries else absent
+def cell(reported: float | None, found: Result, lost: int = 0) -> str:
+    """Paper / here, where so many more runs diverged."""
+    ended = len(found.summaries)
+    here = found.text("accuracy", ".2f", 100) if ended else "diverged" if lost else "not run"
+    if ended and lost:
+        here += f" ({lost} of {ended + lost} seeds diverged)"
     return f"{'–' if reported is None else f'{reported:.2f}'} / {here}"
 
 
@@ -94,9 +98,14 @@ def difference(ours: Result, theirs: Result) -> tuple[str, str]:
     return (f"{shown} tie" if tie else shown), str(found.seeds)
 
 
-def ran(name: str, scheme: str = "*") -> bool:
-    """Whether anything of a recipe came back."""
-    return any((RESULTS / name).glob(f"{scheme}-seed*/config.toml"))
+def begun(name: str, scheme: str = "*") -> list[Path]:
+    """The runs of a recipe that came back, also those that diverged."""
+    return [path.parent for path in (RESULTS / name).glob(f"{scheme}-seed*/config.toml")]
+
+
+def diverged(name: str, scheme: str) -> int:
+    """How many of them have no end."""
+    return sum(not (path / "summary.json").exists() for path in begun(name, scheme))
 
 
 BESIDE = ("cell", "periodic: paper / here", "partial: paper / here",
@@ -106,11 +115,10 @@ BESIDE = ("cell", "periodic: paper / here", "partial: paper / here",
 def beside(said: str, reported: dict[str, float], folder: str) -> Row:
     """A cell of the paper and its runs here."""
     found = {scheme: results(folder, scheme) for scheme in PAIR}
-    absent = {scheme: "diverged" if ran(folder, scheme) else "not run" for scheme in PAIR}
     gap, seeds = difference(found["partial"], found["periodic"])
     return (
         said,
-        *(cell(reported[scheme], found[scheme], absent[scheme]) for scheme in PAIR),
+        *(cell(reported[scheme], found[scheme], diverged(folder, scheme)) for scheme in PAIR),
         signed(reported["partial"] - reported["periodic"]),
         gap,
         seeds,
@@ -122,7 +130,7 @@ def cells() -> Iterator[Row]:
     yield "table", *BESIDE
     for name in recipes.names():
         reported = paper(name) if name.startswith("table") else {}
-        if {"periodic", "partial"} <= reported.keys() and ran(name):
+        if {"periodic", "partial"} <= reported.keys() and begun(name):
             yield name[5:6], *beside(label(name), reported, name)
 
 
@@ -284,7 +292,7 @@ def missing() -> Iterator[Row]:
         known = [name for name in recipes.names() if name.startswith(f"table{number}/")]
         lacking: dict[str, list[str]] = {}
         for name in known:
-            if not ran(name) and name not in RUN_ELSEWHERE:
+            if not begun(name) and name not in RUN_ELSEWHERE:
                 data, _, rest = label(name).partition(", ")
                 lacking.setdefault(data, []).append(rest)
         said = [f"{data}: {'; '.join(rest)}" for data, rest in lacking.items()]
@@ -319,16 +327,38 @@ def written(page: str) -> str:
     return MARKS.sub(lambda found: f"{found[1]}{table(found[2])}{found[4]}", page)
 
 
+ALL_CELLS = "results/results.csv"
+COLUMNS = ("recipe", "scheme", "reported", "reported_deviation", "measured", "measured_deviation",
+           "seeds", "diverged", "metric")  # fmt: skip
+
+
+def all_cells() -> str:
+    """A line for each scheme of the paper's that was run, as CSV."""
+    lines = [",".join(COLUMNS)]
+    for name in recipes.names():
+        about = recipes.load(name).paper if name.startswith("table") else None
+        for scheme, reported in (about.reported if about else {}).items():
+            found, lost = results(name, scheme), diverged(name, scheme)
+            if found.seeds or lost:
+                values = found.values("accuracy", 100)
+                own = (f"{mean(values):.6f}" if values else "",
+                       f"{stdev(values):.6f}" if len(values) > 1 else "")  # fmt: skip
+                line = name, scheme, *reported, *own, len(values), lost, "accuracy"
+                lines.append(",".join(map(str, line)))
+    return "\n".join([*lines, ""])
+
+
 def main() -> int:
-    """Write the pages, or check them."""
+    """Write the pages and the list of all cells, or check them."""
     stale = []
-    for name in PAGES:
+    for name in (*PAGES, ALL_CELLS):
         path = ROOT / name
         page = path.read_text(encoding="utf-8")
-        if written(page) != page:
+        now = all_cells() if name == ALL_CELLS else written(page)
+        if now != page:
             stale.append(name)
             if "--check" not in sys.argv:
-                path.write_text(written(page), encoding="utf-8")
+                path.write_text(now, encoding="utf-8")
     print("\n".join(stale) or "the pages are as results/ says")
     return int("--check" in sys.argv and bool(stale))
 

@@ -1,5 +1,7 @@
 """Modules as users write them: they train in every engine, or a sentence says why they do not."""
 
+import warnings
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -150,3 +152,15 @@ def test_what_cannot_be_trained_is_refused_with_a_sentence(make, sentence: str) 
     with pytest.raises(ValueError, match=sentence) as refusal:
         RowModel(make(), F.cross_entropy, CPU)
     assert "\n" not in str(refusal.value)
+
+
+def test_advice_on_weights_in_one_piece_is_not_for_those_of_rows() -> None:
+    """CUDA gives it, once for each LSTM; here it is said by hand."""
+    advice = "RNN module weights are not part of single contiguous chunk of memory."
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        RowModel(nn.Linear(2, 3), F.cross_entropy, CPU)
+        warnings.warn(advice, UserWarning, stacklevel=1)
+        RowModel(nn.LSTM(2, 3), F.cross_entropy, CPU)
+        warnings.warn(advice, UserWarning, stacklevel=1)
+    assert len(said) == 1

@@ -73,6 +73,4 @@ def plain_warnings() -> Iterator[None]:
 
     with warnings.catch_warnings():
         warnings.showwarning = show
-        # Workers' weights are rows of one tensor: torch's advice on LSTMs is not for users of ours.
-        warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous")
         yield

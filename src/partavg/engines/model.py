@@ -1,6 +1,7 @@
 """An ordinary nn.Module and a loss, as a function of rows of parameters and buffers."""
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -65,6 +66,9 @@ class RowModel:
         self._running = _twin(self._module)
         self._probe = _Probe(_twin(self._module))
         self.criterion = loss
+        if any(isinstance(layer, nn.RNNBase) for layer in self._module.modules()):
+            # Weights are rows of one tensor: torch's advice on that is not for users of ours.
+            warnings.filterwarnings("ignore", "RNN module weights are not part of single contig")
         state = self._module.state_dict().keys()
         buffers = {k: b for k, b in self._module.named_buffers() if k in state}
         self.params = Layout.of(found)
