@@ -235,11 +235,11 @@ def test_values_around_a_setting():
 
 
 def test_values_around_a_share_are_shares():
-    fast = recipes.load("demo", ["solver.momentum=0.9", "split.alpha=0.5"])
+    fast = recipes.load("demo", ["solver.momentum=0.9", "training.lr=0.5"])
     little = (0.5, 1, 2)
     assert axis_around(fast, "solver.momentum", little, below(1)).values == (0.8, 0.9, 0.95)
-    assert axis_around(fast, "split.alpha", little, below(1)).values == (0.25, 0.5, 0.75)
-    assert axis_around(fast, "split.alpha", little, below(2)).values == (0.25, 0.5, 1.0)
+    assert axis_around(fast, "training.lr", little, below(1)).values == (0.25, 0.5, 0.75)
+    assert axis_around(fast, "training.lr", little, below(2)).values == (0.25, 0.5, 1.0)
     wide = axis_around(fast, "solver.momentum", (0.25, 0.5, 1, 2, 4), below(1)).values
     assert wide == (0.6, 0.8, 0.9, 0.95, 0.975)
 

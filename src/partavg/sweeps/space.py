@@ -20,16 +20,20 @@ Point = tuple[tuple[str, Any], ...]
 _DRAWN = re.compile(r"(\w+)\(([^()]*)\)")
 _RANGES = ("uniform", "loguniform")
 _MOST = 10_000  # settings of a scheme
+_ONE_TASK = "settings are compared on one task; run a sweep of each, by --set"
 _FIXED = {
     "training.seed": "fresh seeds are what settings are tested with",
     "training.scale": "settings are compared with one budget",
     "training.steps": "settings are compared with one budget",
     "training.epochs": "settings are compared with one budget",
     "training.validation": "it is what settings are chosen on; use --validation",
-    "split.name": "settings are compared on one task",
+    "training.workers": _ONE_TASK,
+    "participation.active": _ONE_TASK,
 }
 _FIXED_SECTIONS = {
-    "data": "settings are compared on one task",
+    "data": _ONE_TASK,
+    "split": _ONE_TASK,
+    "attack": _ONE_TASK,
     "engine": "all runs of a sweep compute in the same way",
     "metrics": "settings are compared by what is measured of all",
     "checkpoints": "what is saved changes no result",
@@ -50,7 +54,7 @@ class Axis:
     def parse(cls, text: str) -> "Axis":
         """An axis from `key=value,value,…` or `key=loguniform(low, high)`.
 
-        >>> Axis.parse("training.lr=0.1,0.2").values, Axis.parse("split.alpha=uniform(1, 3)").ends
+        >>> Axis.parse("training.lr=0.1,0.2").values, Axis.parse("solver.mu=uniform(1, 3)").ends
         ((0.1, 0.2), (1.0, 3.0))
         """
         key, equals, given = text.partition("=")
