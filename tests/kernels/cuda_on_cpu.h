@@ -21,7 +21,11 @@
 #define __forceinline__ inline
 #define __noinline__
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __align__(...)
+#ifndef TOGETHER
+#define TOGETHER 1  // blocks of a cluster, side by side
+#endif
 
 typedef unsigned short u16;
 typedef unsigned int u32;
@@ -32,8 +36,18 @@ struct alignas(16) float4 { float x, y, z, w; };
 struct alignas(16) uint4 { u32 x, y, z, w; };
 struct Index { int x, y; };
 static uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
+static float2 make_float2(float x, float y) { return {x, y}; }
+static float rsqrtf(float x) { return 1 / std::sqrt(x); }
 
-uint4 memory[227 * 1024 / 16];  // what a block shares
+uint4 memory[227 * 1024 / 16];  // what a block shares: of a cluster, the one that runs
+static std::vector<unsigned char> kept_memory[TOGETHER];
+static int running;
+static void turn_to(int block) {
+  if (block == running) return;
+  std::memcpy(kept_memory[running].data(), memory, sizeof memory);
+  std::memcpy(memory, kept_memory[block].data(), sizeof memory);
+  running = block;
+}
 static Index threadIdx, blockIdx, gridDim;
 
 struct Copy { u16* to; const u16* from; int bytes; bool inside; };
@@ -43,13 +57,14 @@ struct Fiber {
   std::vector<char> stack;
   bool done;
   int calls;                             // of the warp's instructions
+  int seen;                              // turns of the cluster's barrier
   u32 given[2][8];                       // to the last two of them
   std::vector<std::vector<Copy>> groups;  // of copies, the last one still open
 };
 static ucontext_t scheduler;
 static std::vector<Fiber> fibers;
 static std::vector<Meeting> warps;
-static Meeting block, some;
+static Meeting meetings[TOGETHER][16];  // the first is that of all threads of a block
 static int current;
 static long events;  // that a fiber may have waited for
 static bool early_copies;
@@ -68,10 +83,18 @@ static void wait_at(Meeting& at, int expected) {
   if (++at.arrived == expected) at.arrived = 0, at.turn++;
   while (at.turn == turn) pause();
 }
-static void __syncthreads() { wait_at(block, fibers.size()); }
+static void __syncthreads() { wait_at(meetings[running][0], fibers.size() / TOGETHER); }
 
 template <int threads>
-static void meet() { wait_at(some, threads); }
+static void meet_at(int number) { wait_at(meetings[running][number], threads); }
+template <int threads>
+static void meet() { meet_at<threads>(1); }
+static Meeting cluster;
+static void announce_to_cluster() {
+  fibers[current].seen = cluster.turn, events++;
+  if (++cluster.arrived == (int)fibers.size()) cluster.arrived = 0, cluster.turn++;
+}
+static void await_cluster() { while (cluster.turn == fibers[current].seen) pause(); }
 
 // What each of the warp's lanes gives to an instruction, as a table with one row per lane.
 struct Lanes {
@@ -117,6 +140,15 @@ static void read_matrices(u32* r, const u16* base, int offset, bool across) {
     r[i] = found[0] | (u32)found[1] << 16;
   }
 }
+static void write4_across(u16* base, int offset, const u32* r) {
+  uint64_t address = (uint64_t)(base + offset);
+  u32 given[6] = {(u32)address, (u32)(address >> 32), r[0], r[1], r[2], r[3]};
+  expect(aligned(base + offset, 16), "a row of a matrix is not aligned");
+  const Lanes all = together(given, 6);
+  const u32 column = lane() % 8;  // of what was given: each lane writes the row that it names
+  for (int row = 0; row < 8; row++)
+    base[offset + row] = all[row * 4 + column / 2][2 + lane() / 8] >> column % 2 * 16;
+}
 static void read4(u32* r, const u16* base, int offset) { read_matrices(r, base, offset, false); }
 static void read4_across(u32* r, const u16* base, int offset) { read_matrices(r, base, offset, true); }
 
@@ -151,19 +183,19 @@ static void copy(u16* to, const u16* from, int bytes, bool inside) {
 static void copy16(u16* to, const u16* from, bool inside) { copy(to, from, 16, inside); }
 static void copy8(u16* to, const u16* from, bool inside) { copy(to, from, 8, inside); }
 static void commit() { fibers[current].groups.emplace_back(); }
-static void wait_all_but_one() {
-  auto& groups = fibers[current].groups;  // the last one is open, the one before it may go on
-  while (groups.size() > 2) {
+static void wait_all_but(size_t count) {
+  auto& groups = fibers[current].groups;  // the last one is open
+  while (groups.size() > count + 1) {
     for (const Copy& c : groups.front()) arrive(c);
     groups.erase(groups.begin());
   }
 }
-
-static void wait_all() { commit(), wait_all_but_one(), commit(), wait_all_but_one(); }
+static void wait_all_but_one() { wait_all_but(1); }
+static void wait_all() { wait_all_but(0); }
 
 // Barriers that copies announce themselves to; they arrive when somebody waits for them.
 struct Barrier { short expected, left; int bytes_and_phase; };
-static std::map<u64*, std::vector<Copy>> coming;
+static std::map<u64*, std::vector<Copy>> coming[TOGETHER];
 static void prepare(u64* barrier, int announcements) { *(Barrier*)barrier = {(short)announcements, (short)announcements, 0}; }
 static void show_barriers() {}
 static void reach(u64* barrier, int announcements, int bytes) {
@@ -181,16 +213,31 @@ static void copy_block(u16* to, const u16* from, int bytes, u64* barrier) {
   expect(aligned(to, 16) && aligned(from, 16) && bytes % 16 == 0, "a copy is not aligned");
   const Copy one = {to, from, bytes, true};
   if (early_copies) arrive(one), reach(barrier, 0, -bytes);
-  else coming[barrier].push_back(one);
+  else coming[running][barrier].push_back(one);
 }
+static char* place_in(int block, void* at) {
+  char* there = block == running ? (char*)memory : (char*)kept_memory[block].data();
+  return there + ((char*)at - (char*)memory);
+}
+static void write_to(int block, float2* at, float2 value) {
+  expect(aligned(at, 8), "a pair of numbers is not aligned");
+  std::memcpy(place_in(block, at), &value, 8);
+}
+static void tell(int block, float2* at, float2 value, u64* barrier) {
+  write_to(block, at, value);
+  reach((u64*)place_in(block, barrier), 0, -8);
+}
+static void prefetch(const u16* line) {}
 static void await(u64* barrier, u32 parity) {
   for (;; pause()) {
-    const std::vector<Copy> come = std::move(coming[barrier]);
-    coming[barrier].clear();
+    const std::vector<Copy> come = std::move(coming[running][barrier]);
+    coming[running][barrier].clear();
     for (const Copy& c : come) arrive(c), reach(barrier, 0, -c.bytes);
     if ((u32)(((Barrier*)barrier)->bytes_and_phase & 1) != parity) return;
   }
 }
+
+static void await_not_forever(u64* barrier, u32 parity) { await(barrier, parity); }
 
 // Products of matrices in shared memory, as late as they are waited for.
 static u64 matrix(const u16* at, int along, int across) {
@@ -253,16 +300,17 @@ static void live() {
   pause();
 }
 
-// Runs a kernel for all blocks of a grid, one after another, with so many bytes of shared memory.
+// Runs a kernel for all blocks of a grid, one cluster after another, with so many bytes of shared memory.
 static void on_grid(void (*own)(void**), int across, int down, int threads, int shared, void** given) {
   body = own, arguments = given;
   gridDim = {across, down};
   for (int y = 0; y < down; y++)
-    for (int x = 0; x < across; x++) {
+    for (int x = 0; x < across; x += TOGETHER) {
       std::memset(memory, 0xff, sizeof memory);  // what nobody wrote is not a number
-      fibers = std::vector<Fiber>(threads);
-      warps.assign(threads / 32, {0, 0});
-      block = some = {0, 0};
+      for (auto& kept : kept_memory) kept.assign(sizeof memory, 0xff);
+      fibers = std::vector<Fiber>(threads * TOGETHER);
+      warps.assign(fibers.size() / 32, {0, 0});
+      std::memset(meetings, 0, sizeof meetings), cluster = {0, 0};
       for (Fiber& fiber : fibers) {
         fiber.stack.resize(64 * 1024);
         fiber.done = false, fiber.calls = 0;
@@ -276,23 +324,27 @@ static void on_grid(void (*own)(void**), int across, int down, int threads, int 
       for (bool left = true; left;) {
         const long before = events;
         left = false;
-        for (int i = 0; i < threads / 32; i++) {
-          const int warp = early_copies ? threads / 32 - 1 - i : i;
+        for (int i = 0; i < (int)warps.size(); i++) {
+          const int warp = early_copies ? warps.size() - 1 - i : i;
+          turn_to(warp * 32 / threads);
           for (long seen = -1; seen != events;) {  // as far as it gets without the others
             seen = events;
             for (current = warp * 32; current < warp * 32 + 32; current++) {
               if (fibers[current].done) continue;
               left = true;
-              threadIdx = {current, 0};
-              blockIdx = {x, y};
+              threadIdx = {current - running * threads, 0};
+              blockIdx = {x + running, y};
               swapcontext(&scheduler, &fibers[current].context);
             }
           }
         }
         expect(!left || events > before, "all wait for each other");
       }
-      const unsigned char* end = (const unsigned char*)memory;
-      for (size_t i = shared; i < sizeof memory; i++) expect(end[i] == 0xff, "too little shared memory");
+      for (int block = 0; block < TOGETHER; block++) {
+        turn_to(block);
+        const unsigned char* end = (const unsigned char*)memory;
+        for (size_t i = shared; i < sizeof memory; i++) expect(end[i] == 0xff, "too little shared memory");
+      }
     }
 }
 template <class... A>

@@ -28,7 +28,12 @@ def compiled(
     name: str, constants: tuple[tuple[str, int], ...], memory: int, *, early_copies: bool = False
 ) -> Callable[..., None]:
     """Stands in for `cuda_sources.compiled`."""
-    run = _built(name, constants)
+    source = cuda_sources.source(name, constants, without=OF_GPU)
+    return started(built(source, name), early_copies=early_copies)
+
+
+def started(run: Any, *, early_copies: bool) -> Callable[..., None]:
+    """What starts a kernel that was built, as torch's own do."""
 
     def call(grid: Any, block: Any, arguments: list[Any], shared: int) -> None:
         values = [
@@ -42,9 +47,10 @@ def compiled(
 
 
 @cache
-def _built(name: str, constants: tuple[tuple[str, int], ...]) -> Any:
-    start = Path(__file__).with_name("cuda_on_cpu.h").read_text()
-    kernel = cuda_sources.source(name, constants, without=OF_GPU)
+def built(kernel: str, name: str, together: int = 1) -> Any:
+    """A kernel from its text, for clusters of so many blocks."""
+    start = f"#define TOGETHER {together}\n"
+    start += Path(__file__).with_name("cuda_on_cpu.h").read_text()
     where = Path(mkdtemp())
     (where / "kernel.cpp").write_text(start + kernel + _RUN % name)
     options = ["-O1", "-std=c++17", "-w", "-shared", "-fPIC", "kernel.cpp", "-o", "kernel.so"]
