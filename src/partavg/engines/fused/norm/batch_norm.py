@@ -11,7 +11,6 @@ from partavg.engines.fused.norm import batch_norm_kernels as kernels
 from partavg.kernels.launch import launch
 
 _TILE = 4096  # elements that a program holds at a time
-_WHOLE = 32  # columns that a program should not have fewer of, for the sake of none in vain
 SPLITS = 32
 """Sums over some of a worker's pixels that are added up in the end, at most: a power of 2."""
 
@@ -246,8 +245,7 @@ class _Shape:
     def __init__(self, x: Tensor) -> None:
         self.channels = x.shape[-1]
         self.pixels = x[0].numel() // self.channels
-        whole = self.channels & -self.channels  # the largest power of 2 that leaves no rest
-        self.bc = min(128, whole if whole >= _WHOLE else triton.next_power_of_2(self.channels))
+        self.bc = min(128, int(triton.next_power_of_2(self.channels)))
         self.bp = max(1, _TILE // self.bc)
         self.per = max(self.bp, self.bp * triton.cdiv(self.pixels, self.bp * SPLITS))
         self.tiles = triton.cdiv(self.pixels, self.per)
