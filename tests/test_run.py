@@ -1,5 +1,6 @@
 import json
 import math
+from importlib.metadata import PackageNotFoundError
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tests.tasks import (
 
 from partavg import build, checkpoint
 from partavg.config_toml import parse
+from partavg.folder import environment
 from partavg.recipes.files import read
 from partavg.session import Diverged
 
@@ -212,3 +214,11 @@ def test_recorded_trajectories(tmp_path: Path, record: bool) -> None:
     for name, rows in found.items():
         for ours, theirs in zip(rows, expected[name], strict=True):
             assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-6), name
+
+
+def test_sources_that_are_not_installed_run_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_metadata(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("partavg.own_version.version", no_metadata)
+    assert environment()["partavg"] == "not installed"

@@ -23,6 +23,7 @@ from partavg.kept_code import as_wanted, forget, keep
 from partavg.metrics.metric import Metric
 from partavg.metrics.metric import Row as Row
 from partavg.outputs import check_page
+from partavg.own_version import own_version
 from partavg.recipes.files import read
 from partavg.run_files import read_json, read_rows, read_settings, read_split, read_summary
 from partavg.sinks import bookmark, tensorboard
@@ -289,7 +290,7 @@ def environment() -> Row:
     cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "partavg": version("partavg"),
+        "partavg": own_version(),
         "commit": _commit(),
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from importlib.metadata import version
 from time import perf_counter
 
 import torch
@@ -18,6 +17,7 @@ from partavg.backends.processes import Count, Value, check_same, dealt, dealt_ev
 from partavg.backends.rank_failure import RollCall
 from partavg.core.participation import Swap
 from partavg.core.reduce import Arriving
+from partavg.own_version import own_version
 from partavg.sentences import reason
 
 TIMEOUT = "PARTAVG_TIMEOUT"
@@ -51,7 +51,7 @@ class Ranks:
         self.stopping = False
         self.seconds: Sequence[float] = ()
         self.reduce = _Sum(self)
-        told = {"torch": torch.__version__, "partavg": version("partavg"), **(facts or {})}
+        told = {"torch": torch.__version__, "partavg": own_version(), **(facts or {})}
         self.roll = RollCall(PrefixStore("roll", store), rank, size, facts=told)
         for what in ("torch", "partavg"):
             check_same(what, [facts[what] for facts in self.roll.facts])

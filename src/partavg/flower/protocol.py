@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from importlib.metadata import version
 from itertools import chain
 from typing import NamedTuple
 
@@ -21,6 +20,7 @@ from partavg.core.trial import MessageLength, message_length, sends_parameters, 
 from partavg.core.workers import Workers
 from partavg.engines.model import RowModel
 from partavg.flower.messages import Order
+from partavg.own_version import own_version
 
 
 def minor(full: str) -> str:
@@ -61,7 +61,7 @@ class Agreement:
         if self.plan.private:
             told = asdict(self.plan.private)
             agreed += f" {[value for name, value in told.items() if name != 'draw']}"
-        agreed += f" of partavg {minor(version('partavg'))}"
+        agreed += f" of partavg {minor(own_version())}"
         counted = self.model.whole_numbers().cpu().numpy().tobytes()
         return hashlib.sha256(agreed.encode() + counted).hexdigest()[:32]
 

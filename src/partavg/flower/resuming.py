@@ -4,7 +4,6 @@ import json
 import tomllib
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import Any
 
 from filelock import FileLock, Timeout
@@ -16,6 +15,7 @@ from partavg.flower.protocol import minor
 from partavg.flower.settings import Settings
 from partavg.folder import RunFolder, write_text
 from partavg.kept_code import as_wanted, keep
+from partavg.own_version import own_version
 from partavg.recipes.files import read
 
 CHANGES = "changes.jsonl"
@@ -132,7 +132,7 @@ def _rate(stored: Mapping[str, Any]) -> Rate:
 
 def _version_change(folder: RunFolder) -> Change:
     """A patch of partavg changes nothing but defects; another minor version may change a run."""
-    was, now = folder.environment().get("partavg"), version("partavg")
+    was, now = folder.environment().get("partavg"), own_version()
     if was == now:
         return {}
     if was is None or minor(str(was)) != minor(now):

@@ -2,12 +2,12 @@
 
 import os
 from importlib import import_module
-from importlib.metadata import version
 from time import monotonic, time
 from typing import Any
 from urllib.parse import urlsplit
 
 from partavg.metrics.metric import Row
+from partavg.own_version import own_version
 from partavg.sinks.bookmark import Bookmark
 from partavg.sinks.needs import check_installed
 from partavg.sinks.sink import RunInfo, numbers, outcome
@@ -86,8 +86,7 @@ class MLflow:
         run = self._client.create_run(
             self._experiment_id(),
             run_name=self._called or about.name,
-            tags={"partavg": version("partavg"), **({"group": group} if group else {})}
-            | self._tags,
+            tags={"partavg": own_version(), **({"group": group} if group else {})} | self._tags,
         )
         param = import_module("mlflow.entities").Param
         settings = [param(key, str(value)) for key, value in about.settings.items()]

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from importlib.metadata import version
 from time import sleep
 
 import torch
@@ -57,6 +56,7 @@ from partavg.core.pace import Pace
 from partavg.core.plan import check_delay
 from partavg.core.solver import Solver
 from partavg.core.wire_formats import WIRE_FORMATS
+from partavg.own_version import own_version
 from partavg.sentences import reason
 
 
@@ -167,7 +167,7 @@ def attach(
         planner = RankPlanner(row, shared, partition, buffers, delay, seed, aggregate, mix)
         facts: dict[str, object] = {
             "torch": torch.__version__,
-            "partavg": version("partavg"),
+            "partavg": own_version(),
             "interval": schedule.interval,
             "parts": schedule.parts,
             "offsets": schedule.offsets,
