@@ -116,7 +116,7 @@ def test_another_minor_version_is_refused_and_a_patch_written_down(
     grid, run = stopped(tmp_path)
     was = run.folder.environment()["partavg"]
     for now, refused in (("9.7.1", True), (f"{was}.post1", False)):
-        monkeypatch.setattr(resuming, "version", lambda name, now=now: now)
+        monkeypatch.setattr(resuming, "own_version", lambda now=now: now)
         if refused:
             with pytest.raises(
                 ValueError, match=rf"started with partavg {was}, and this is 9\.7\.1"
