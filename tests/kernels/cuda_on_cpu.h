@@ -57,7 +57,6 @@ struct Fiber {
   std::vector<char> stack;
   bool done;
   int calls;                             // of the warp's instructions
-  int seen;                              // turns of the cluster's barrier
   u32 given[2][8];                       // to the last two of them
   std::vector<std::vector<Copy>> groups;  // of copies, the last one still open
 };
@@ -90,11 +89,7 @@ static void meet_at(int number) { wait_at(meetings[running][number], threads); }
 template <int threads>
 static void meet() { meet_at<threads>(1); }
 static Meeting cluster;
-static void announce_to_cluster() {
-  fibers[current].seen = cluster.turn, events++;
-  if (++cluster.arrived == (int)fibers.size()) cluster.arrived = 0, cluster.turn++;
-}
-static void await_cluster() { while (cluster.turn == fibers[current].seen) pause(); }
+static void meet_cluster() { wait_at(cluster, fibers.size()); }
 
 // What each of the warp's lanes gives to an instruction, as a table with one row per lane.
 struct Lanes {
@@ -219,15 +214,11 @@ static char* place_in(int block, void* at) {
   char* there = block == running ? (char*)memory : (char*)kept_memory[block].data();
   return there + ((char*)at - (char*)memory);
 }
-static void write_to(int block, float2* at, float2 value) {
+static void tell(int block, float2* at, float2 value, u64* barrier) {
   expect(aligned(at, 8), "a pair of numbers is not aligned");
   std::memcpy(place_in(block, at), &value, 8);
-}
-static void tell(int block, float2* at, float2 value, u64* barrier) {
-  write_to(block, at, value);
   reach((u64*)place_in(block, barrier), 0, -8);
 }
-static void prefetch(const u16* line) {}
 static void await(u64* barrier, u32 parity) {
   for (;; pause()) {
     const std::vector<Copy> come = std::move(coming[running][barrier]);
@@ -236,8 +227,6 @@ static void await(u64* barrier, u32 parity) {
     if ((u32)(((Barrier*)barrier)->bytes_and_phase & 1) != parity) return;
   }
 }
-
-static void await_not_forever(u64* barrier, u32 parity) { await(barrier, parity); }
 
 // Products of matrices in shared memory, as late as they are waited for.
 static u64 matrix(const u16* at, int along, int across) {
