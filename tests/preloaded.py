@@ -1,4 +1,4 @@
-"""What all processes that are forked for tests begin with: it takes them seconds each time else."""
+"""What processes that are forked for tests begin with, or each would do it for itself."""
 
 import gc
 import os
