@@ -411,14 +411,16 @@ def simulations(folder: Path) -> Iterator[Call]:
     ):  # fmt: skip
         yield Call(swept, {name: good}, {name: taken}, f"sweep({name}=…)")
     small = {"training.steps": 1, "training.workers": 2, "metrics.evaluate_every": 0}
+    recipe = folder / "small.toml"
+    recipe.write_text("[training]\nsteps = 1\nworkers = 2\n[metrics]\nevaluate_every = 0\n")
     for name, good, taken in (
         ("recipe", "demo", set()), ("scheme", "partial", {"None"}),
-        ("set", small, {"None", "an empty dict"}),
+        ("set", {"training.lr": 0.1}, {"None", "an empty dict"}),
         ("sinks", (), {"an empty list"}), ("data", None, {"None", *TEXT}),
     ):  # fmt: skip
         yield Call(
             lambda **given: partavg.run(
-                **{"recipe": "demo", "set": small, "out": folder / f"ran{next(numbers)}", **given}
+                **{"recipe": recipe, "set": small, "out": folder / f"ran{next(numbers)}", **given}
             ),
             {name: good}, {name: taken}, f"run({name}=…)",
         )  # fmt: skip

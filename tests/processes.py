@@ -12,9 +12,7 @@ from tests.halting import halt_after
 from tests.limits import seconds
 
 context = multiprocessing.get_context("forkserver")
-_USED = ["cli.job", "cli.reproduce_report", "flower.run", "report"]
-_LATER = ["torch._dynamo", "torch.fx.experimental.symbolic_shapes"]  # by optimizers, by vmap
-context.set_forkserver_preload([*(f"partavg.{name}" for name in _USED), *_LATER])
+context.set_forkserver_preload(["tests.preloaded"])
 
 
 class Command:

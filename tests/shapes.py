@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 import jaxtyping
 import numpy as np
+from jaxtyping import _decorator
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
@@ -21,7 +22,9 @@ def check(modules: list[str]) -> None:
     """Check what these modules of partavg, not yet imported, will define."""
     if jaxtyping.config.jaxtyping_disable:
         return
-    patch.object(jaxtyping, "jaxtyped", partial(_once, jaxtyping.jaxtyped)).start()
+    once = partial(_once, jaxtyping.jaxtyped)
+    for module in (jaxtyping, _decorator):  # the latter calls it for properties and dataclasses
+        patch.object(module, "jaxtyped", once).start()
     names = [f"partavg.{name}" for name in modules]
     jaxtyping.install_import_hook(names, "beartype.beartype").__enter__()
 

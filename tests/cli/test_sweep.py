@@ -66,18 +66,16 @@ def test_sweep(recipe: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("search", "seeds"), [("listed", 1), ("halving", 2), ("optuna", 1), ("optuna", 2)]
-)
+@pytest.mark.parametrize(("search", "seeds"), [("halving", 2), ("optuna", 1)])
 def test_a_killed_sweep_goes_on_to_the_same_result(
     recipe: Path, tmp_path: Path, search: str, seeds: int
 ) -> None:
     grid = ("--grid", "training.lr=loguniform(0.01, 0.1)", "--search", search)
     grid += ("--budget", 8 * seeds, "--tune-seeds", seeds)
-    long = ("--set", "training.steps=60", "--schemes", "periodic,partial", "--seeds", 1)
+    long = ("--set", "training.steps=24", "--schemes", "periodic,partial", "--seeds", 1)
     arguments = ("sweep", recipe, *grid, *long, "--jobs", 1)
     partavg(*arguments, "--out", "whole", cwd=tmp_path)
-    process = Command([*arguments, "--out", "out"], tmp_path, halts=60 + 12)
+    process = Command([*arguments, "--out", "out"], tmp_path, halts=24 + 12)
     tried = tmp_path / "out/tune/periodic"
     while len(list(tried.glob("*/metrics.jsonl"))) < 2:
         assert process.poll() is None, process.communicate()

@@ -252,9 +252,13 @@ static void add_product(float (&sums)[COUNT], u64 a, u64 b) {
   float* d = sums;
   const int first = current % 128 / 32 * 16 + lane() / 4, second = lane() % 4 * 2;
   const auto work = [=] {
+    float left[2][16], right[COUNT / 2][16];
+    for (int k = 0; k < 16; k++) {
+      for (int i = 0; i < 2; i++) left[i][k] = number_of(a, first + i * 8, k, A_ACROSS);
+      for (int i = 0; i < COUNT / 2; i++) right[i][k] = number_of(b, i / 2 * 8 + second + i % 2, k, B_ACROSS);
+    }
     for (int i = 0; i < COUNT; i++)
-      for (int k = 0; k < 16; k++)
-        d[i] += number_of(a, first + i / 2 % 2 * 8, k, A_ACROSS) * number_of(b, i / 4 * 8 + second + i % 2, k, B_ACROSS);
+      for (int k = 0; k < 16; k++) d[i] += left[i / 2 % 2][k] * right[i / 4 * 2 + i % 2][k];
   };
   auto& own = products[current];
   if (own.empty()) own.emplace_back();

@@ -5,6 +5,7 @@ The first 12,000 training and the first 2,000 test images; MIT licence, see
 """
 
 import lzma
+from functools import cache
 from importlib import resources
 from pathlib import Path
 
@@ -21,8 +22,7 @@ def load(root: Path) -> Dataset:
 
     Bytes [n, 1, 28, 28], and 10 classes; nothing is needed from `root`.
     """
-    packed = resources.files("partavg.data").joinpath("fashion_subset.xz").read_bytes()
-    rows = np.frombuffer(lzma.decompress(packed), np.uint8).reshape(-1, 785)
+    rows = np.frombuffer(unpacked(), np.uint8).reshape(-1, 785)
     images = torch.from_numpy(rows[:, 1:].copy()).view(-1, 1, 28, 28)
     labels = torch.from_numpy(rows[:, 0].astype(np.int64))
     return Dataset(
@@ -30,3 +30,10 @@ def load(root: Path) -> Dataset:
         test=Samples(images[_TRAIN:], labels[_TRAIN:]),
         classes=10,
     )
+
+
+@cache  # it takes as long as hundreds of steps
+def unpacked() -> bytes:
+    """Each image with its label in front of it."""
+    packed = resources.files("partavg.data").joinpath("fashion_subset.xz").read_bytes()
+    return lzma.decompress(packed)

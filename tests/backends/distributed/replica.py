@@ -1,10 +1,10 @@
-"""A replica under torchft; its arguments are NUMBER LIGHTHOUSE START STOP HOW.
+"""A replica under torchft, in a process of its own.
 
 Its one weight vector moves to a center of its own; a line per step tells where it is. It ends
 after the step that the file STOP names.
 """
 
-import sys
+import os
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -33,7 +33,10 @@ HOW: dict[str, dict[str, Any]] = {
 }
 
 
-def main(number: int, lighthouse: str, start: float, stop: Path, how: str) -> None:
+def main(log: Path, number: int, lighthouse: str, start: float, stop: Path, how: str) -> None:
+    for stream, path in enumerate((log, log.with_suffix(".err")), 1):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), stream)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     limit = timedelta(seconds=seconds())
     manager = Manager(
@@ -68,7 +71,3 @@ def main(number: int, lighthouse: str, start: float, stop: Path, how: str) -> No
 
 def tell(step: object, net: nn.Linear) -> None:
     print(step, *net.weight.flatten().tolist(), flush=True)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], float(sys.argv[3]), Path(sys.argv[4]), sys.argv[5])

@@ -1,9 +1,5 @@
 """With torchft, replicas are lost and return while the others train on."""
 
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,14 +8,15 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from tests.backends.distributed import replica
 from tests.backends.distributed.replica import INTERVAL, SIZE
 from tests.limits import seconds
+from tests.processes import context
 from torch import Tensor, nn
 
 import partavg
 
 coordination = pytest.importorskip("torchft.coordination")
-ROOT = Path(__file__).parents[3]
 
 
 class Replica:
@@ -27,15 +24,10 @@ class Replica:
         self, folder: Path, name: str, number: int, lighthouse: str, start: float, how: str
     ) -> None:
         self.log = folder / f"{name}.out"
-        command = [sys.executable, "-W", "ignore", "-m", "tests.backends.distributed.replica"]
-        with self.log.open("w") as out, (folder / f"{name}.err").open("w") as err:
-            self.process = subprocess.Popen(
-                [*command, str(number), lighthouse, str(start), str(folder / "stop"), how],
-                cwd=ROOT,
-                stdout=out,
-                stderr=err,
-                env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
-            )
+        self.log.touch()
+        given = self.log, number, lighthouse, start, folder / "stop", how
+        self.process = context.Process(target=replica.main, args=given)
+        self.process.start()
 
     def lines(self) -> list[list[str]]:
         return [line.split() for line in self.log.read_text().splitlines()]
@@ -47,7 +39,7 @@ class Replica:
         """Until so many lines were told."""
         until = time.monotonic() + seconds()
         while len(self.lines()) < count:
-            assert self.process.poll() is None, f"{self.log} ended"
+            assert self.process.is_alive(), f"{self.log} ended"
             assert time.monotonic() < until, f"{self.log} is late"
             time.sleep(0.05)
 
@@ -83,9 +75,9 @@ def lost_and_returned(folder: Path, how: str) -> Story:
             Replica(folder, str(number), number, address, float(number), how) for number in range(3)
         ]
         try:
-            for replica in replicas:
-                replica.wait_for(6)
-            replicas[2].process.send_signal(signal.SIGKILL)
+            for made in replicas:
+                made.wait_for(6)
+            replicas[2].process.kill()
             replicas[0].wait_for(len(replicas[0].lines()) + 6)
             back = Replica(folder, "back", 2, address, 1000.0, how)
             replicas.append(back)
@@ -93,14 +85,13 @@ def lost_and_returned(folder: Path, how: str) -> Story:
             stop = folder / "stopping"
             stop.write_text(str(int(back.lines()[-1][0]) + 20))
             stop.rename(folder / "stop")
-            for replica in (replicas[0], replicas[1], back):
-                assert replica.process.wait(seconds()) == 0, (folder / "back.err").read_text()[
-                    -3000:
-                ]
+            for made in (replicas[0], replicas[1], back):
+                made.process.join(seconds())
+                assert made.process.exitcode == 0, (folder / "back.err").read_text()[-3000:]
         finally:
-            for replica in replicas:
-                replica.process.kill()
-                replica.process.wait()
+            for made in replicas:
+                made.process.kill()
+                made.process.join()
     stayed, other, returned = replicas[0].steps(), replicas[1].steps(), back.steps()
     assert max(map(max, stayed.values())) < 3, "the model of the one that returned came to nobody"
     assert stayed["end"] == other["end"] == returned["end"]
