@@ -214,7 +214,8 @@ class Program:
     def _added(self, node: fx.Node, rows: Rows, values: dict[fx.Node, Any]) -> dict[str, Tensor]:
         """For a convolution, what is added to its outputs in this piece."""
         known = node in self._sums and not rows.recompute
-        return {"added": values[self._sums[node].other]} if known else {}
+        other = values[self._sums[node].other] if known else None
+        return {"added": other} if isinstance(other, Tensor) else {}
 
     def _attribute(self, name: str, rows: Rows) -> Tensor:
         """A parameter, a buffer, or a constant that the forward pass made."""
