@@ -15,6 +15,7 @@ from partavg.engines import choose as choosing
 from partavg.engines import fitting, remembered
 from partavg.engines.choice import Choice
 from partavg.engines.choose import choose
+from partavg.engines.fused.program import Program
 from partavg.engines.model import RowModel
 from partavg.kernels import kept_files
 from partavg.losses import cross_entropy
@@ -166,6 +167,22 @@ class Wild(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layer(x).erf()
+
+
+class Equal(nn.Sequential):
+    """Says that it is any other one."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Equal)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+def test_models_that_say_they_are_equal_have_programs_of_their_own() -> None:
+    models = [case(Equal(nn.Linear(5, 3), layer))[0] for layer in (nn.ReLU(), nn.Tanh())]
+    one, other = map(Program.of, models)
+    assert one is Program.of(models[0]) is not other
 
 
 def test_what_cannot_be_known_has_none(monkeypatch: pytest.MonkeyPatch) -> None:

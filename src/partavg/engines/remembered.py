@@ -44,7 +44,7 @@ def fingerprint(choice: Choice, model: RowModel, batch: Batch) -> str | None:
             described(model.skeleton),
             described(model.criterion),
             described([each for each in vars(F).values() if isinstance(each, _FUNCTIONS)]),
-            str(Program.of(model.skeleton)),
+            str(Program.of(model)),
             [_shape(field) for field in (batch.inputs, batch.targets)],
             len(batch.keys),
             (choice.precision, choice.deterministic, choice.recompute),
