@@ -93,6 +93,10 @@ def test_the_same_thing_has_the_same_fingerprint() -> None:
     assert key(inputs=torch.zeros(4, 6, 5)) == key()
 
 
+def scaled_linear(scale: float, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    return scale * (x @ weight.T)
+
+
 def test_each_thing_that_matters_makes_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {
         key(),
@@ -116,11 +120,15 @@ def test_each_thing_that_matters_makes_another_one(monkeypatch: pytest.MonkeyPat
     with monkeypatch.context() as patch:
         patch.setattr(F, "linear", lambda x, weight, bias=None: x @ weight.T)
         found.add(key())
+    for scale in (1, 2):
+        with monkeypatch.context() as patch:
+            patch.setattr(F, "linear", partial(scaled_linear, scale))
+            found.add(key())
     with monkeypatch.context() as patch:
         patch.setattr(torch.backends.cudnn, "deterministic", not torch.backends.cudnn.deterministic)
         found.add(key())
     assert None not in found
-    assert len(found) == 17
+    assert len(found) == 19
 
 
 def test_our_own_sources_are_known_to_the_letter(
@@ -194,8 +202,9 @@ def test_what_cannot_be_known_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert key(Wild()) is None
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert key() is None
-    monkeypatch.setenv(kept_files.VARIABLE, kept_files.OFF)
-    assert key() is None
+    for place in (kept_files.OFF, "~nobody who is known/kept"):
+        monkeypatch.setenv(kept_files.VARIABLE, place)
+        assert key() is None
 
 
 def test_on_a_cpu_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
