@@ -1,8 +1,10 @@
 """What is described alike computes alike; what cannot be described with certainty says so."""
 
+import builtins
 import math
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import partial, partialmethod, reduce, wraps
+from types import FunctionType
 from typing import Any, ClassVar
 
 import pytest
@@ -87,13 +89,15 @@ def test_numbers_of_tensors_do_not_count_but_all_else_does() -> None:
         Net(activation=halved),
     ]
     others[-1].layer = nn.Linear(5, 3, bias=False)
-    frozen, kinds, named, added = Net(), Net(), Net(), Net()
+    frozen, kinds, named, added, none, noted = (Net() for _ in range(6))
     frozen.layer.weight.requires_grad_(False)
     kinds.kinds = {"a", "c"}
     named.register_buffer("shift", torch.zeros(3), persistent=False)
     added.more = nn.ReLU()
-    found = {described(net) for net in (*others, frozen, kinds, named, added)}
-    assert len(found) == 9
+    none.register_parameter("more", None)
+    noted.shift.is_fixed = True
+    found = {described(net) for net in (*others, frozen, kinds, named, added, none, noted)}
+    assert len(found) == 11
     assert one not in found
 
 
@@ -107,6 +111,7 @@ def test_numbers_of_tensors_do_not_count_but_all_else_does() -> None:
         ("nn.Linear(2, 2)", "nn.Linear(2, 2, bias=False)"),
         ("def forward(self, x)", "def forward(self, x, y=1)"),
         ("class Mine(nn.Module):", "class Mine(nn.Module):\n    more = 1"),
+        ("class Mine(nn.Module):", "class Mine(nn.Module):\n    __more__ = 1"),
     ],
 )
 def test_code_counts_to_the_letter(old: str, new: str) -> None:
@@ -126,7 +131,38 @@ def test_what_a_function_finds_outside_counts(monkeypatch: pytest.MonkeyPatch) -
     with monkeypatch.context() as patch:
         patch.setattr(nn.Linear, "forward", lambda self, x: F.linear(x, self.weight))
         assert described(Net()) != before
+    with monkeypatch.context() as patch:
+        patch.setattr(nn.Linear, "forward", partialmethod(halved))
+        with pytest.raises(Unsure):
+            described(Net())
     assert described(Net()) == before
+
+
+def rounded(x: Tensor) -> Tensor:
+    return x * round(SCALE)
+
+
+def test_what_python_and_torch_have_built_in_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = described(F.dropout), described(rounded)
+    monkeypatch.setattr(F.dropout, "__defaults__", (0.9, True, False))
+    monkeypatch.setattr(builtins, "round", halved)
+    assert described(F.dropout) != before[0]
+    assert described(rounded) != before[1]
+
+
+def test_sets_lie_in_any_order_but_one_is_said() -> None:
+    """In a set functions lie by their addresses, and each is described where it is met first."""
+    copies: list[FunctionType] = []
+
+    def taking(which: int) -> str:
+        both = [FunctionType(f.__code__, globals(), f.__name__) for f in (halved, rounded)]
+        copies.extend(both)  # the next ones are elsewhere
+        net = Net()
+        net.kinds, net.more = set(both), both[which]
+        return described(net)
+
+    one, other = ({taking(which) for _ in range(32)} for which in (0, 1))
+    assert one.isdisjoint(other)
 
 
 def test_shared_layers_and_tensors_are_told_from_equal_ones() -> None:
@@ -186,7 +222,11 @@ def evaluates(self: Any, x: Tensor) -> Tensor:
 
 
 def uses_an_object(self: Any, x: Tensor) -> Tensor:
-    return x * hash(PLACE)
+    return x * (PLACE is None)
+
+
+def uses_an_address(self: Any, x: Tensor) -> Tensor:
+    return x * hash(self)
 
 
 def uses_nothing_known(self: Any, x: Tensor) -> Tensor:
@@ -216,6 +256,16 @@ def hooked() -> nn.Module:
     return net
 
 
+class Scaled(nn.Parameter):
+    """A tensor that may do anything."""
+
+
+def with_a_tensor_of_its_own() -> nn.Module:
+    net = Net()
+    net.layer.weight = Scaled(torch.ones(3, 5))
+    return net
+
+
 def keeping_in_its_class() -> nn.Module:
     class Own(nn.Module):
         found: ClassVar[list[int]] = []
@@ -234,7 +284,10 @@ def with_attribute(value: Any) -> nn.Module:
     [
         *(
             partial(with_forward, forward)
-            for forward in (counts, changes, imports, evaluates, uses_an_object, uses_nothing_known)
+            for forward in (
+                *(counts, changes, imports, evaluates),
+                *(uses_an_object, uses_an_address, uses_nothing_known),
+            )
         ),
         partial(with_forward, appends),
         keeping_in_its_class,
@@ -247,6 +300,10 @@ def with_attribute(value: Any) -> nn.Module:
         partial(with_attribute, PLACE),
         partial(with_attribute, Net().forward),
         partial(with_attribute, torch.Generator()),
+        partial(with_attribute, torch.no_grad()(F.relu)),
+        partial(with_attribute, slice(PLACE)),
+        with_a_tensor_of_its_own,
+        partial(with_attribute, reduce(lambda some, _: [some, some], range(40), [])),
     ],
 )
 def test_what_is_not_certain_is_not_described(make: Callable[[], nn.Module]) -> None:

@@ -15,6 +15,7 @@ from partavg.engines import choose as choosing
 from partavg.engines import fitting, remembered
 from partavg.engines.choice import Choice
 from partavg.engines.choose import choose
+from partavg.engines.fused.program import Program
 from partavg.engines.model import RowModel
 from partavg.kernels import kept_files
 from partavg.losses import cross_entropy
@@ -92,6 +93,10 @@ def test_the_same_thing_has_the_same_fingerprint() -> None:
     assert key(inputs=torch.zeros(4, 6, 5)) == key()
 
 
+def scaled_linear(scale: float, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    return scale * (x @ weight.T)
+
+
 def test_each_thing_that_matters_makes_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {
         key(),
@@ -115,11 +120,15 @@ def test_each_thing_that_matters_makes_another_one(monkeypatch: pytest.MonkeyPat
     with monkeypatch.context() as patch:
         patch.setattr(F, "linear", lambda x, weight, bias=None: x @ weight.T)
         found.add(key())
+    for scale in (1, 2):
+        with monkeypatch.context() as patch:
+            patch.setattr(F, "linear", partial(scaled_linear, scale))
+            found.add(key())
     with monkeypatch.context() as patch:
         patch.setattr(torch.backends.cudnn, "deterministic", not torch.backends.cudnn.deterministic)
         found.add(key())
     assert None not in found
-    assert len(found) == 17
+    assert len(found) == 19
 
 
 def test_our_own_sources_are_known_to_the_letter(
@@ -168,6 +177,22 @@ class Wild(nn.Module):
         return self.layer(x).erf()
 
 
+class Equal(nn.Sequential):
+    """Says that it is any other one."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Equal)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+def test_models_that_say_they_are_equal_have_programs_of_their_own() -> None:
+    models = [case(Equal(nn.Linear(5, 3), layer))[0] for layer in (nn.ReLU(), nn.Tanh())]
+    one, other = map(Program.of, models)
+    assert one is Program.of(models[0]) is not other
+
+
 def test_what_cannot_be_known_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     hooked = mlp((5,), 3)
     hooked[1].register_forward_hook(lambda *_: None)
@@ -177,8 +202,9 @@ def test_what_cannot_be_known_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert key(Wild()) is None
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert key() is None
-    monkeypatch.setenv(kept_files.VARIABLE, kept_files.OFF)
-    assert key() is None
+    for place in (kept_files.OFF, "~nobody who is known/kept"):
+        monkeypatch.setenv(kept_files.VARIABLE, place)
+        assert key() is None
 
 
 def test_on_a_cpu_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,7 +83,7 @@ def on_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Block(nn.Module):
-    """Sums of which one is made where the convolution is, and three are not."""
+    """Sums of which one is made where the convolution is, and four are not."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,7 +96,8 @@ class Block(nn.Module):
         late = self.conv(y)
         late = late + y.tanh()  # known when it is too late
         twice = self.conv(late)
-        return twice + (twice + self.scale)  # used twice, and what is added has another shape
+        twice = twice + (twice + self.scale)  # used twice, and what is added has another shape
+        return twice + (x.size(0) + self.conv(x))  # a number
 
 
 @pytest.mark.usefixtures("on_hopper")
@@ -118,7 +119,7 @@ def test_additions_where_convolutions_are(monkeypatch: pytest.MonkeyPatch) -> No
     outer = torch.randn_like(expected)
     found = torch.autograd.grad(y, tuple(tensors.values()), outer[None].to(y.dtype))
     wanted = torch.autograd.grad(expected, tuple(exact.parameters()), outer)
-    assert seen == [True, False, False]
+    assert seen == [True, False, False, False]
     assert distance(y[0], expected) < 1e-2
     for ours, theirs in zip(found, wanted, strict=True):
         assert distance(ours[0], theirs) < 2e-2

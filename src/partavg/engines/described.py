@@ -6,13 +6,22 @@ finds outside of itself, makes it Unsure.
 """
 
 import abc
-import builtins
 import dis
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from functools import partial
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
-from typing import Any
+from types import (
+    BuiltinFunctionType,
+    ClassMethodDescriptorType,
+    CodeType,
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodDescriptorType,
+    ModuleType,
+    WrapperDescriptorType,
+)
+from typing import Any, Generic, TypeVar
 from weakref import ReferenceType
 
 import torch
@@ -23,14 +32,28 @@ from partavg.torch_internals import has_hooks
 _TRUSTED = ("torch", "partavg", "math", "operator", "_operator", "typing", "builtins", "abc")
 """Packages whose own code is known by their versions, and which keep nothing that changes."""
 _PLAIN = (
-    *(bool, int, float, complex, str, bytes, slice, type(None), type(...)),
+    *(bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented)),
     *(torch.dtype, torch.device, torch.Size, torch.memory_format, torch.layout),
 )
+_MOST = 200_000  # things to describe, a few seconds
 _CHANGING = list, dict, set
-_ANYTHING = {"eval", "exec", "globals", "locals", "vars", "open", "input", "__import__"}
-_BUILT_IN = vars(builtins).keys() - _ANYTHING
+_FIXED = (
+    *(*_CHANGING, TypeVar, BuiltinFunctionType, ClassMethodDescriptorType, GetSetDescriptorType),
+    *(MemberDescriptorType, MethodDescriptorType, WrapperDescriptorType),
+)
+"""What classes of trusted packages have besides functions and values; none can stand for them."""
+_ANYTHING = [eval, exec, globals, locals, vars, open, input, __import__, hash, id]
 _OUTSIDE = {"STORE_GLOBAL", "DELETE_GLOBAL", "IMPORT_NAME"}
-_OF_PYTHON = {"__annotate__", "__annotate_func__", "__class_getitem__", "_abc_impl"}
+_LOOKED_UP = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
+_OF_PYTHON = {
+    *("__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__abstractmethods__"),
+    *("__annotations__", "__annotations_cache__", "__annotate__", "__annotate_func__"),
+    *("__firstlineno__", "__static_attributes__", "__orig_bases__", "__parameters__", "_abc_impl"),
+    "__constants__",
+}
+"""What Python adds to classes, and what is for TorchScript alone."""
+_IMMUTABLE = 1 << 8
+"""A flag of classes that are written in C, which nobody can change."""
 _OF_MODULES = vars(nn.Module()).keys()
 
 
@@ -52,19 +75,25 @@ class _Describer:
 
     def __init__(self) -> None:
         self._seen: dict[int, tuple[int, Any]] = {}
+        self._left = _MOST
 
     def of(self, thing: Any) -> object:
+        self._left -= 1
+        if self._left < 0:
+            raise Unsure("more than a trial takes to describe")
         kind = type(thing)
         if kind in _PLAIN:
             return kind.__name__, repr(thing)
         if kind in (tuple, list):
             return kind.__name__, [self.of(one) for one in thing]
         if kind in (set, frozenset):
-            return kind.__name__, sorted(repr(self.of(one)) for one in thing)
+            return kind.__name__, [self.of(one) for one in sorted(thing, key=repr)]
         if kind in (dict, OrderedDict):
             return kind.__name__, [(self.of(key), self.of(value)) for key, value in thing.items()]
+        if kind is slice:
+            return "slice", self.of((thing.start, thing.stop, thing.step))
         if kind is partial:
-            return "partial", self.of(thing.func), self.of(thing.args), self.of(thing.keywords)
+            return "partial", self.of((thing.func, thing.args, thing.keywords, vars(thing)))
         if kind is ReferenceType:
             return "reference", self.of(thing())
         if id(thing) in self._seen:
@@ -83,7 +112,9 @@ class _Describer:
             return "module", thing.__name__
         if isinstance(thing, BuiltinFunctionType) and _trusted(_home(thing)):
             return "builtin", _home(thing), thing.__qualname__
-        raise Unsure(f"{type(thing).__name__} {thing!r:.60}")
+        if isinstance(thing, MethodDescriptorType) and _trusted(thing.__objclass__.__module__):
+            return "method", thing.__objclass__.__module__, thing.__qualname__
+        raise Unsure(f"a {type(thing).__name__}")  # whose repr may take long
 
     def _module(self, module: nn.Module) -> object:
         layers = list(module.named_modules(remove_duplicate=False))
@@ -105,24 +136,28 @@ class _Describer:
         """A parameter or buffer: all but its numbers."""
         if id(tensor) in self._seen:
             return self.of(tensor)
+        if type(tensor) not in (Tensor, nn.Parameter):
+            raise Unsure(f"a tensor is a {type(tensor).__name__}")
         self._seen[id(tensor)] = len(self._seen), tensor
         lies = tuple(tensor.shape), tensor.stride(), str(tensor.dtype), str(tensor.device)
-        return type(tensor).__name__, tensor.requires_grad, lies
+        return type(tensor).__name__, tensor.requires_grad, lies, self.of(vars(tensor))
 
     def _layer(self, layer: nn.Module) -> object:
-        own = [(name, value) for name, value in vars(layer).items() if name not in _OF_MODULES]
-        return self.of(type(layer)), layer.training, [(name, self.of(value)) for name, value in own]
+        own = {name: value for name, value in vars(layer).items() if name not in _OF_MODULES}
+        names = [[*some] for some in (layer._parameters, layer._buffers, layer._modules)]
+        return self.of(type(layer)), self.of([layer.training, names, own])
 
     def _class(self, kind: type) -> object:
         if type(kind) not in (type, abc.ABCMeta) and not _trusted(kind.__module__):
             raise Unsure(f"class {kind.__name__} is a {type(kind).__name__}")
-        own = vars(kind)
-        if _trusted(kind.__module__):  # somebody may have replaced some of its functions
-            members = [
-                (n, self.of(f) if _is_function(f) else repr(type(f))) for n, f in own.items()
-            ]
-        else:
-            members = [(name, self._member(value)) for name, value in _members(own)]
+        if kind in (Tensor, Generic) or kind.__flags__ & _IMMUTABLE:
+            return _called(kind)
+        fixed = _FIXED if _trusted(kind.__module__) else ()  # somebody may have replaced the others
+        members = [
+            (name, type(value).__name__ if isinstance(value, fixed) else self._member(value))
+            for name, value in vars(kind).items()
+            if name not in _OF_PYTHON
+        ]
         return _called(kind), [self.of(base) for base in kind.__mro__[1:]], members
 
     def _member(self, value: Any) -> object:
@@ -131,28 +166,26 @@ class _Describer:
         if isinstance(value, property):
             return "property", [self.of(way) for way in (value.fget, value.fset, value.fdel)]
         if isinstance(value, _CHANGING):
-            raise Unsure(f"a class keeps {value!r:.60}")
+            raise Unsure(f"a class keeps a {type(value).__name__}")
         return self.of(value)
 
     def _function(self, function: FunctionType) -> object:
         code, home = function.__code__, function.__globals__.get("__name__")
         cells = [cell.cell_contents for cell in function.__closure__ or ()]
+        given = self.of((cells, function.__defaults__, function.__kwdefaults__))
         if _trusted(home) and _trusted(function.__module__):  # no wrapper of or in another one
-            inner = [self.of(cell) for cell in cells if _is_function(cell)]
-            return _called(function), self._code(code), inner
+            return _called(function), self._code(code), given
         if set(code.co_freevars) - {"__class__"}:
             raise Unsure(f"{_called(function)} is a closure")
-        given = cells, function.__defaults__, function.__kwdefaults__, vars(function)
         named = [(name, self._named(function, name)) for name in sorted(_globals(code))]
-        return _called(function), self._code(code), self.of(given), named
+        return _called(function), self._code(code), given, self.of(vars(function)), named
 
-    def _named(self, function: FunctionType, name: str) -> object:
+    def _named(self, function: Any, name: str) -> object:
         """What a function finds outside of itself by a name."""
-        known = name in function.__globals__
-        value = function.__globals__.get(name)
-        if isinstance(value, _CHANGING) or (not known and name not in _BUILT_IN):
+        value: Any = function.__globals__.get(name, function.__builtins__.get(name, {}))
+        if isinstance(value, _CHANGING) or any(value is each for each in _ANYTHING):
             raise Unsure(f"{_called(function)} uses {name}")
-        return self.of(value) if known else None
+        return self.of(value)
 
     def _code(self, code: CodeType) -> object:
         inner = [self._code(c) if isinstance(c, CodeType) else self.of(c) for c in code.co_consts]
@@ -179,21 +212,8 @@ def _home(builtin: BuiltinFunctionType) -> str | None:
     )
 
 
-def _is_function(thing: Any) -> bool:
-    return isinstance(thing, FunctionType)
-
-
 def _called(thing: Any) -> str:
     return f"{thing.__module__}.{thing.__qualname__} {thing.__name__}"
-
-
-def _members(own: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """What a class of a user's own has, without what Python adds to every class."""
-    for name, value in own.items():
-        made = isinstance(value, FunctionType | staticmethod | classmethod | property)
-        of_python = name.startswith("__") and name.endswith("__") and not made
-        if not of_python and name not in _OF_PYTHON:
-            yield name, value
 
 
 def _globals(code: CodeType) -> Iterable[str]:
@@ -202,7 +222,7 @@ def _globals(code: CodeType) -> Iterable[str]:
     for step in dis.get_instructions(code):
         if step.opname in _OUTSIDE:
             raise Unsure(f"{code.co_qualname} changes or imports {step.argval}")
-        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+        if step.opname in _LOOKED_UP:
             found.add(step.argval)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

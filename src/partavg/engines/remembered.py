@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from types import BuiltinFunctionType, FunctionType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +26,6 @@ from partavg.engines.model import RowModel
 from partavg.kernels import kept_files
 from partavg.losses import of_torch_or_ours
 
-_FUNCTIONS = FunctionType | BuiltinFunctionType
 _SAID = b"the fused engine computes what the loop computes"
 _SOURCES = "core", "engines", "kernels", "models", "losses.py", "torch_internals.py"
 _DRIVER = Path("/proc/driver/nvidia/version")
@@ -35,16 +34,16 @@ _DRIVER = Path("/proc/driver/nvidia/version")
 def fingerprint(choice: Choice, model: RowModel, batch: Batch) -> str | None:
     """All that the outcome of a trial depends on, in a few letters; None where it is not known."""
     device = batch.keys.device
-    if kept_files.folder() is None or not of_torch_or_ours(model.criterion):
-        return None
     try:
+        if kept_files.folder() is None or not of_torch_or_ours(model.criterion):
+            return None
         known = (
             _machine(device),
             _settings(device),
             described(model.skeleton),
             described(model.criterion),
-            described([each for each in vars(F).values() if isinstance(each, _FUNCTIONS)]),
-            str(Program.of(model.skeleton)),
+            described([each for each in vars(F).values() if _may_run(each)]),
+            str(Program.of(model)),
             [_shape(field) for field in (batch.inputs, batch.targets)],
             len(batch.keys),
             (choice.precision, choice.deterministic, choice.recompute),
@@ -105,11 +104,18 @@ def _settings(device: torch.device) -> object:
         raise Unsure("autocast")
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     return (
-        (torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()),
+        (torch.get_default_dtype(), torch.empty(0).device),
+        torch.are_deterministic_algorithms_enabled(),
         (cudnn.enabled, cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32),
+        cudnn.version(),  # type: ignore[no-untyped-call]
         (matmul.allow_tf32, matmul.allow_fp16_reduced_precision_reduction),
         matmul.allow_bf16_reduced_precision_reduction,
     )
+
+
+def _may_run(thing: Any) -> bool:
+    """Whether it is a function, or what somebody may have put in its place."""
+    return callable(thing) and not isinstance(thing, type) and type(thing).__module__ != "typing"
 
 
 def _shape(inputs: Inputs) -> object:

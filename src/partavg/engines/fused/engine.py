@@ -66,7 +66,7 @@ class Fused:
         self._compute = compute_dtype(precision, model.dtype)
         exactness = Exactness(tf32=precision == "tf32", deterministic=deterministic)
         self._exactness = exactness if self._device.type == "cuda" else nullcontext()
-        self._program = Program.of(model.skeleton)
+        self._program = Program.of(model)
         self._recompute = recompute and self.can_recompute
         self._losses = vmap(model.criterion)
         self._criterion = Criterion.of(model.criterion)

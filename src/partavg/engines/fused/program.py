@@ -34,6 +34,7 @@ from partavg.engines.fused.token_fusion import (
     parts,
 )
 from partavg.engines.fused.token_norm import operation as token_norm
+from partavg.engines.model import RowModel
 from partavg.sentences import reason
 
 
@@ -59,10 +60,10 @@ class Program:
     """Runs a module on activations [m, n, …], with parameters of their own for each worker."""
 
     @staticmethod
-    def of(module: nn.Module) -> "Program":
-        """That of a module which nobody changes: made once, by whoever asks first."""
-        if (found := _PROGRAMS.get(module)) is None:
-            found = _PROGRAMS[module] = Program(module)
+    def of(model: RowModel) -> "Program":
+        """That of a model's module, which nobody changes: made once, by whoever asks first."""
+        if (found := _PROGRAMS.get(model)) is None:
+            found = _PROGRAMS[model] = Program(model.skeleton)
         return found
 
     def __init__(self, module: nn.Module) -> None:
@@ -214,7 +215,8 @@ class Program:
     def _added(self, node: fx.Node, rows: Rows, values: dict[fx.Node, Any]) -> dict[str, Tensor]:
         """For a convolution, what is added to its outputs in this piece."""
         known = node in self._sums and not rows.recompute
-        return {"added": values[self._sums[node].other]} if known else {}
+        other = values[self._sums[node].other] if known else None
+        return {"added": other} if isinstance(other, Tensor) else {}
 
     def _attribute(self, name: str, rows: Rows) -> Tensor:
         """A parameter, a buffer, or a constant that the forward pass made."""
@@ -345,7 +347,7 @@ class Program:
         return node.target is operator.iadd or bool(node.kwargs.get("inplace"))
 
 
-_PROGRAMS: WeakKeyDictionary[nn.Module, Program] = WeakKeyDictionary()
+_PROGRAMS: WeakKeyDictionary[RowModel, Program] = WeakKeyDictionary()
 
 
 def _traced(module: nn.Module) -> fx.Graph:
