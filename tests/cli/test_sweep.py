@@ -160,10 +160,11 @@ def test_compare_tunes(recipe: Path, tmp_path: Path) -> None:
     assert rates == {"lr=0.025", "lr=0.05", "lr=0.1"}
     done = partavg("compare", recipe, "--tune", "model.name", cwd=tmp_path, code=2)
     assert "has no values around it" in done.stderr
-    refused = ("compare", recipe, "--tune", "participation.fraction")
+    key = "averaging.max_weight"
+    refused = ("compare", recipe, "--tune", key, "--set", f"{key}=1.0")
     done = partavg(*refused, cwd=tmp_path, code=2)
-    assert "of 0.5, 1.0 and 2.0, which would be tried, 2.0 is refused (" in done.stderr
-    assert "`partavg sweep --grid participation.fraction=0.5,1.0`" in done.stderr
+    assert "of 0.5, 1.0 and 2.0, which would be tried, 0.5 is refused (" in done.stderr
+    assert f"`partavg sweep --grid {key}=1.0,2.0`" in done.stderr
     assert done.stderr.count("\n") == 1
 
 

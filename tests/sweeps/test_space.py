@@ -76,7 +76,7 @@ def test_draws_need_a_budget():
         ("split.alpha=0.1,0.5", "one task; run a sweep of each, by --set"),
         ("attack.share=0.1,0.2", "one task"),
         ("training.workers=8,16", "one task"),
-        ("participation.active=4,8", "one task"),
+        ("participation.fraction=0.5,1.0", "one task"),
         ("metrics.evaluate_every=1,2", "what is measured"),
     ],
 )

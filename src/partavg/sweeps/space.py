@@ -28,7 +28,7 @@ _FIXED = {
     "training.epochs": "settings are compared with one budget",
     "training.validation": "it is what settings are chosen on; use --validation",
     "training.workers": _ONE_TASK,
-    "participation.active": _ONE_TASK,
+    "participation.fraction": _ONE_TASK,
 }
 _FIXED_SECTIONS = {
     "data": _ONE_TASK,
