@@ -173,3 +173,12 @@ def test_compare_tunes_shares(recipe: Path, tmp_path: Path) -> None:
     partavg("compare", recipe, "--tune", "solver.momentum", *fast, "--out", "out", cwd=tmp_path)
     tried = {path.name[3:] for path in (tmp_path / "out/tune/partial").iterdir()}
     assert tried == {"momentum=0.8", "momentum=0.9", "momentum=0.95"}
+
+
+def test_compare_tunes_several(recipe: Path, tmp_path: Path) -> None:
+    keys = ("--tune", "lr", "--tune", "training.batch", "--tune", "training.lr")
+    fast = ("--schemes", "partial", "--set", "training.steps=2", "--out", "out")
+    partavg("compare", recipe, *keys, *fast, cwd=tmp_path)
+    tried = sorted(path.name[3:] for path in (tmp_path / "out/tune/partial").iterdir())
+    assert len(tried) == 9
+    assert tried[0] == "lr=0.025_batch=2"

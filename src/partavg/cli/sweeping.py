@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -64,12 +64,12 @@ def sweep_command(
     sampler: str = "tpe",
     storage: str | None = None,
     jobs: int | None = None,
-    tune: str = "training.lr",
+    tune: Iterable[str] = ("training.lr",),
     factors: Sequence[float] = AROUND,
 ) -> None:
     """What `partavg sweep` does, and `partavg compare --tune`.
 
-    Without `grids` the setting `tune` has values around that of the recipe.
+    Without `grids` each setting of `tune` has values around that of the recipe.
     """
     with output.bad_input(), output.plain_warnings():
         options.check_resume(out, resume=resume, force=force)
@@ -102,7 +102,8 @@ def sweep_command(
         datasets = Datasets(root(data))
         if not grids:
             check = partial(_check_point, sweep, datasets)
-            sweep = replace(sweep, axes=(axis_around(chosen, tune, factors, check),))
+            axes = tuple(axis_around(chosen, key, factors, check) for key in tune)
+            sweep = replace(sweep, axes=axes)
         sweeping = prepared(sweep, datasets, storage, resume=resume, force=force)
         jobs = jobs or jobs_for(sweep)
     drive_sweep(context, sweep, sweeping, datasets, jobs)
