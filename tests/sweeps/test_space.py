@@ -116,3 +116,5 @@ def test_settings_in_words_and_as_overrides():
         "averaging.partition=layer",
         "model.hidden=[8, 8]",
     ]
+    point = (("training.lr", 0.1), ("solver.name", "diloco"), ("solver.lr", 0.7))
+    assert called(point) == "training.lr = 0.1, solver = diloco, solver.lr = 0.7"
