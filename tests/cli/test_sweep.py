@@ -1,14 +1,18 @@
 """`partavg sweep` as a person uses it."""
 
 import csv
+import errno
 import io
 import json
 import signal
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from tests.cli.program import partavg, wait_for_rows
 from tests.processes import Command
+
+from partavg.cli import main
 
 SWEEP = ("--grid", "training.lr=0.02,0.05", "--schemes", "periodic,partial", "--seeds", 2)
 
@@ -148,6 +152,24 @@ def test_bad_sweeps_get_a_sentence(
     assert sentence in done.stderr
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "runs").exists(), "nothing is left behind"
+
+
+@pytest.mark.parametrize("where", ["Run", "report"])
+def test_a_full_disk_is_said_with_what_goes_on(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(f"partavg.cli.sweeping.{where}", fail)
+    monkeypatch.chdir(tmp_path)
+    short = "--schemes partial --seeds 1 --set training.steps=2 --jobs 1 --out out"
+    words = ["sweep", str(recipe), "--grid", "training.lr=0.1", *short.split()]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 2
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith("partavg: No space left on device; continue with: partavg sweep")
+    assert said.endswith(" --out out --resume")
 
 
 def test_compare_tunes(recipe: Path, tmp_path: Path) -> None:

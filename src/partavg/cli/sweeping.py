@@ -203,12 +203,13 @@ def drive_sweep(
         display(console) as shown,
     ):
         clock = Clock(sweeping)
-        work = _Worker(sweep, datasets, engine, shown, request)
+        work = _Worker(sweep, datasets, engine, shown, request, again)
         if not _joins():
             shown.say(f"engine: {engine.name}; {clock}")
         sweeping.work(work, announced(sweeping, shown, clock) if not _joins() else None)
     if not _joins():
-        report(sweeping, console)
+        with output.bad_input(), drive.early_ends(again):
+            report(sweeping, console)
 
 
 def jobs_for(sweep: RecipeSweep) -> int:
@@ -228,15 +229,16 @@ class _Worker:
         engine: Execution,
         shown: Display,
         request: StopRequest,
+        again: list[str],
     ) -> None:
         self._sweep, self._datasets, self._engine = sweep, datasets, engine
-        self._shown, self._request = shown, request
+        self._shown, self._request, self._again = shown, request, again
 
     def __call__(self, task: Task) -> None:
         """Train a task from where it was left."""
         config = replace(self._sweep.config(task), engine=self._engine)
         folder, samples = task.entry.folder, self._datasets(config.data)
-        with output.bad_input():
+        with output.bad_input(), drive.early_ends(self._again):
             run = Run(config, samples, folder, resume=folder.exists, force=False)
         with suppress(Diverged):  # its folder says so
             drive.train(run, task.label, self._shown, self._request, "sweep", until=task.until)
