@@ -194,7 +194,8 @@ def drive_sweep(
         with output.bad_input(), output.plain_warnings():
             sweep.write()
             _choose_engine(sweep, datasets)
-    engine = section(read(sweep.out / ENGINE)["engine"], Execution, "engine")
+    with output.bad_input():
+        engine = section(read(sweep.out / ENGINE).get("engine", {}), Execution, "engine")
     with (
         drive.early_ends(again),
         output.plain_warnings(),
