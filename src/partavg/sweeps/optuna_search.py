@@ -83,7 +83,7 @@ class OptunaSearch:
         return float(self._told(scheme) * self.sweep.tune_seeds)
 
     def _asked(self, scheme: str) -> list[Any]:
-        """Those with all their values: one that is being asked for, or was at a kill, lacks some."""
+        """Those with all their values: one that is asked for now, or was at a kill, lacks some."""
         keys = {axis.key for axis in self.sweep.axes}
         return [one for one in self._study(scheme).get_trials() if keys <= one.params.keys()]
 
