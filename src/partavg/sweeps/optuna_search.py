@@ -79,8 +79,8 @@ class OptunaSearch:
         return self.sweep.trials * self.sweep.tune_seeds
 
     def done(self, scheme: str) -> float:
-        """Those of trials that were told."""
-        return float(self._told(scheme) * self.sweep.tune_seeds)
+        """Those that are there, also before they are told."""
+        return float(sum(self._trial(scheme, one).done for one in self._asked(scheme)))
 
     def _asked(self, scheme: str) -> list[Any]:
         """Those with all their values: one that is asked for now, or was at a kill, lacks some."""
