@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from partavg import config as configs
 from partavg import recipe as recipes
-from partavg.config import COMPONENTS, Config
-from partavg.config_toml import differences, dump, parse
+from partavg.config import COMPONENTS, Component, Config
+from partavg.config_toml import differences, dump, dump_sections, parse
 from partavg.solvers.adam import Adam
 from partavg.solvers.fedprox import FedProx
 from partavg.solvers.sgd import SGD
@@ -18,6 +18,13 @@ from partavg.solvers.sgd import SGD
 
 def load(path: Path, overrides: list[str] | None = None) -> Config:
     return recipes.load(path, overrides or ()).config()
+
+
+def test_names_of_options_may_have_umlauts() -> None:
+    model = Component("own.py:Net", {"hübsch": True, "width": 3})
+    text = dump_sections({"model": model})
+    assert tomllib.loads(text)["model"] == {"name": "own.py:Net", "hübsch": True, "width": 3}
+    assert "\nwidth = 3" in text
 
 
 def test_an_empty_recipe_has_defaults() -> None:

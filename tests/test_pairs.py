@@ -93,6 +93,15 @@ def test_equal_values_and_constant_differences() -> None:
     assert (constant.outcome, constant.p) == ("ahead", 0.0)
 
 
+def test_a_difference_has_the_decimals_of_its_interval() -> None:
+    """Alone, or where all of a cell are as small, it reads as it is: nothing else would be seen."""
+    level, small = (0.8037, 0.6963, 0.89991), (0.80001, 0.700015, 0.899995)
+    assert Difference.of(result("a", *level), PERIODIC, ACCURACY).cell == "−0.00 [−0.92, +0.92]"
+    cell = Difference.of(result("a", *small), PERIODIC, ACCURACY).cell
+    assert cell == "+0.00067 [−0.0019, +0.0033]"
+    assert Difference.of(result("a", 0.80001), PERIODIC, ACCURACY).cell == "+0.001"
+
+
 def test_what_is_no_number_is_not_compared() -> None:
     found = compared([PERIODIC, result("partial", 0.8, float("nan"), 0.9)], ACCURACY)[0]
     assert (found.outcome, found.interval) == ("not compared", None)

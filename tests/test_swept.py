@@ -80,7 +80,7 @@ def test_settings_are_judged_on_samples_that_nobody_trains_on(tmp_path: Path) ->
         return simulation(schedule, seed, samples, lr)
 
     partavg.sweep(**{**GIVEN, "simulation": noted, "validation": 0.25}, out=tmp_path / "share")
-    assert seen == [150] * 3 + [200] + [150, 150, 200, 200] * 3, "some were tried out before"
+    assert seen == [150] * 4 + [200] + [150, 150, 200, 200] * 3, "some were tried out before"
     judged = [
         json.loads(path.read_text()).get("judged_on", "test")
         for path in sorted((tmp_path / "share").glob("*/**/summary.json"))
@@ -88,7 +88,7 @@ def test_settings_are_judged_on_samples_that_nobody_trains_on(tmp_path: Path) ->
     assert judged == ["test"] * 6 + ["validation"] * 6
     seen.clear()
     partavg.sweep(**{**GIVEN, "simulation": noted, "validation": TEST}, out=tmp_path / "own")
-    assert seen == [200] * 16
+    assert seen == [200] * 17
 
 
 @pytest.mark.parametrize("search", ["listed", "halving", "optuna"])
@@ -144,6 +144,7 @@ def test_what_diverges_is_not_chosen_and_is_told(tmp_path: Path) -> None:
         ({"test": (X[:, :3], Y)}, "cannot be computed on inputs"),
         ({"metrics": ["nix"]}, "metric 'nix' is not known"),
         ({"grid": {"lr": [-1.0]}}, "lr is -1.0"),
+        ({"grid": {"lr": [0.1, -1.0]}}, "lr is -1.0"),
         ({"interval": 100}, "cannot fill 100 parts"),
         ({"simulation": lambda schedule, seed, samples, lr: None}, "gave NoneType"),
     ],

@@ -108,7 +108,7 @@ def dump_sections(sections: Mapping[str, Any]) -> str:
     """The TOML text of some sections."""
     lines = []
     for name, section in sections.items():
-        keys = [f"{k} = {toml(v)}" for k, v in _flat(section).items() if v is not None]
+        keys = [f"{_key(k)} = {toml(v)}" for k, v in _flat(section).items() if v is not None]
         if keys:
             lines += [f"[{name}]", *keys, ""]
     return "\n".join(lines)

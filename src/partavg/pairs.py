@@ -111,11 +111,15 @@ class Difference:
         """The difference in a table: +0.84 [+0.12, +1.56]."""
         if not self.seeds:
             return "–"
-        ends = f" [{', '.join(map(self._signed, self.interval))}]" if self.interval else ""
-        return self._signed(self.gap) + ends
+        gap, *ends = map(self._signed, (self.gap, *(self.interval or ())))
+        return f"{gap} [{', '.join(ends)}]" if ends else gap
 
     def _signed(self, value: float) -> str:
-        return ("−" if value < 0 else "+") + number(abs(value), self.metric.form)
+        """A number of a cell; beside an end that reads as more, one too small to read is 0."""
+        form = self.metric.form
+        zero, size, *ends = (f"{abs(v):{form}}" for v in (0.0, value, *(self.interval or ())))
+        small = size == zero and any(end != zero for end in ends)
+        return ("−" if value < 0 else "+") + (size if small else number(abs(value), form))
 
     @property
     def _error(self) -> float:

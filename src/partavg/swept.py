@@ -289,11 +289,16 @@ def _axis(key: Any, values: Any) -> Axis:
 
 
 def _try_out(planned: Sweep, settings: Mapping[str, Any], trains: _Trains) -> None:
-    """Raise a ValueError for a simulation, samples or metrics that will not do.
+    """Raise a ValueError for a simulation, samples, metrics or a value that will not do.
 
     It is said before anything is written or removed, and not when the first test begins.
     """
     point = tuple(settings.items())
+    for axis in planned.axes:
+        for value in (axis.ends or axis.values)[1:]:
+            other = tuple({**settings, axis.key: value}.items())
+            task = Task(planned.trial(planned.schemes[0], 0, other)[0], other)
+            trains.session(task, kept=False)
     for scheme in planned.schemes:
         trains.session(Task(planned.trial(scheme, 0, point)[0], point), kept=False)
     trains.session(Task(planned.tests(planned.schemes[0])[0], point, tests=True), kept=False)

@@ -55,6 +55,18 @@ def test_nothing_of_a_comparison_is_cut_off(width: int, seeds: int, schemes: int
             assert any(cell in line for line in lines), cell
 
 
+def test_what_is_compared_has_a_column() -> None:
+    """Accuracy where there is one, and the test loss where there is none."""
+    known = {"test_loss": 0.1234, "train_loss": 0.2}
+    seeds = [{**known, "test_loss": 0.1 * seed} for seed in (1, 2, 3)]
+    loss = comparison_table([Result("periodic", tuple(seeds)), Result("partial", tuple(seeds))])
+    assert list(loss.head[1:3]) == ["test loss", "against periodic"]
+    seeds = [{**one, "accuracy": 0.5} for one in seeds]
+    both = comparison_table([Result("periodic", tuple(seeds)), Result("partial", tuple(seeds))])
+    assert list(both.head[1:3]) == ["accuracy %", "against periodic"]
+    assert "test loss" not in both.head
+
+
 def test_intervals_stand_beside_what_they_are_of() -> None:
     head = compared(3, 2).head
     assert list(head[1:3]) == ["accuracy %", "against periodic"]

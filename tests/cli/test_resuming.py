@@ -12,7 +12,8 @@ from partavg.cli.resume import resuming_words
 
 EVERYTHING = {
     "compare": "table1/cifar10-interval8 --schemes 'periodic, 4-parts' --tune lr --seeds 3 "
-    "--set model.width=8 --set='data.name=a b' --data '~/data sets' --out old --resume --force",
+    "--tune training.batch --set model.width=8 --set='data.name=a b' --data '~/data sets' "
+    "--out old --resume --force",
     "reproduce": "table1 --rows cifar10,imdb --seeds 3 --scale 0.02 --set=training.workers=2 "
     "--set model.width=8 --data sets --out old --resume --force",
     "run": "mine.toml --scheme periodic --set solver.base='{momentum = 0.5}' --set a.b=-1 "

@@ -1,14 +1,18 @@
 """`partavg sweep` as a person uses it."""
 
 import csv
+import errno
 import io
 import json
 import signal
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from tests.cli.program import partavg, wait_for_rows
 from tests.processes import Command
+
+from partavg.cli import main
 
 SWEEP = ("--grid", "training.lr=0.02,0.05", "--schemes", "periodic,partial", "--seeds", 2)
 
@@ -148,6 +152,24 @@ def test_bad_sweeps_get_a_sentence(
     assert not (tmp_path / "runs").exists(), "nothing is left behind"
 
 
+@pytest.mark.parametrize("where", ["Run", "report"])
+def test_a_full_disk_is_said_with_what_goes_on(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(f"partavg.cli.sweeping.{where}", fail)
+    monkeypatch.chdir(tmp_path)
+    short = "--schemes partial --seeds 1 --set training.steps=2 --jobs 1 --out out"
+    words = ["sweep", str(recipe), "--grid", "training.lr=0.1", *short.split()]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 2
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith("partavg: No space left on device; continue with: partavg sweep")
+    assert said.endswith(" --out out --resume")
+
+
 def test_compare_tunes(recipe: Path, tmp_path: Path) -> None:
     done = partavg(
         "compare", recipe, "--tune", "lr", "--schemes", "periodic,partial", "--out", "out",
@@ -158,10 +180,11 @@ def test_compare_tunes(recipe: Path, tmp_path: Path) -> None:
     assert rates == {"lr=0.025", "lr=0.05", "lr=0.1"}
     done = partavg("compare", recipe, "--tune", "model.name", cwd=tmp_path, code=2)
     assert "has no values around it" in done.stderr
-    refused = ("compare", recipe, "--tune", "participation.fraction")
+    key = "averaging.max_weight"
+    refused = ("compare", recipe, "--tune", key, "--set", f"{key}=1.0")
     done = partavg(*refused, cwd=tmp_path, code=2)
-    assert "of 0.5, 1.0 and 2.0, which would be tried, 2.0 is refused (" in done.stderr
-    assert "`partavg sweep --grid participation.fraction=0.5,1.0`" in done.stderr
+    assert "of 0.5, 1.0 and 2.0, which would be tried, 0.5 is refused (" in done.stderr
+    assert f"`partavg sweep --grid {key}=1.0,2.0`" in done.stderr
     assert done.stderr.count("\n") == 1
 
 
@@ -170,3 +193,12 @@ def test_compare_tunes_shares(recipe: Path, tmp_path: Path) -> None:
     partavg("compare", recipe, "--tune", "solver.momentum", *fast, "--out", "out", cwd=tmp_path)
     tried = {path.name[3:] for path in (tmp_path / "out/tune/partial").iterdir()}
     assert tried == {"momentum=0.8", "momentum=0.9", "momentum=0.95"}
+
+
+def test_compare_tunes_several(recipe: Path, tmp_path: Path) -> None:
+    keys = ("--tune", "lr", "--tune", "training.batch", "--tune", "training.lr")
+    fast = ("--schemes", "partial", "--set", "training.steps=2", "--out", "out")
+    partavg("compare", recipe, *keys, *fast, cwd=tmp_path)
+    tried = sorted(path.name[3:] for path in (tmp_path / "out/tune/partial").iterdir())
+    assert len(tried) == 9
+    assert tried[0] == "lr=0.025_batch=2"

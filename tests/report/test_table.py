@@ -62,6 +62,14 @@ def test_the_best_results_are_bold(tmp_path: Path) -> None:
     assert "mathbf" not in by_name[r"open (unfinished, step 100)"]
 
 
+def test_nothing_is_best_of_several_tasks(tmp_path: Path) -> None:
+    comparison(tmp_path)
+    change(tmp_path / "partial-seed0", accuracy=0.95)
+    assert r"\mathbf" in to_latex(grouped(gather([tmp_path])))
+    make(tmp_path / "longer", steps=200)
+    assert r"\mathbf" not in to_latex(grouped(gather([tmp_path])))
+
+
 def test_columns_of_a_paper_are_those_that_there_are(tmp_path: Path) -> None:
     comparison(tmp_path)
     groups = grouped(gather([tmp_path]))

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from tests.sweeps.test_search import Pretended, sweep
 
+from partavg.cli.sweep_report import write_csv
 from partavg.comparison import Result
 from partavg.sweeps.findings import said, spent, tuned
 from partavg.sweeps.runner import Sweeping
@@ -30,6 +31,19 @@ def test_settings_that_are_level_are_no_edge_and_are_told(tmp_path: Path) -> Non
     apart = sentences(tmp_path / "b", lambda scheme, lr: lr)
     assert "As good" not in apart
     assert apart.count("is the largest tried") == 2
+
+
+def test_on_validation_samples_there_is_no_test_loss(tmp_path: Path) -> None:
+    planned = sweep(tmp_path)
+    sweeping = Sweeping(planned, Listed(planned))
+    sweeping.work(Pretended(lambda scheme, lr: lr))
+    for path in tmp_path.glob("tune/*/*/summary.json"):
+        path.write_text(path.read_text().replace("accuracy", "test_loss"))
+    found = tuned(sweeping)
+    assert said(found)[0].startswith("Chosen on validation samples by loss, one seed: ")
+    assert found[0].chosen.outcome.value == 0.1
+    write_csv(tmp_path / "found.csv", found)
+    assert "step,validation loss,chosen" in (tmp_path / "found.csv").read_text()
 
 
 def test_privacy_is_of_one_run_and_a_sweep_has_many() -> None:

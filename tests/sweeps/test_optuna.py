@@ -51,6 +51,31 @@ def test_runs_that_are_gone_are_trained_again(tmp_path: Path) -> None:
     assert sweeping.chosen("partial").trial.point == before.point
 
 
+def test_what_was_asked_for_when_a_process_was_killed_is_asked_again(tmp_path: Path) -> None:
+    whole, killed = of_four(tmp_path / "whole"), of_four(tmp_path / "killed")
+    sweeping, _ = worked(whole)
+    OptunaSearch(killed)._study("partial").ask()  # and its values were not written any more
+    again, train = worked(killed)
+    assert len(train.trained) == 4 + 2 * 2
+    assert again.chosen("partial").trial.point == sweeping.chosen("partial").trial.point
+
+
+@pytest.mark.parametrize("damage", [b"{no json\n", b"\0\1\2"])
+def test_a_damaged_journal_is_moved_away_and_the_sweep_goes_on(
+    tmp_path: Path, damage: bytes
+) -> None:
+    planned = of_four(tmp_path)
+    best = worked(planned)[0].chosen("partial").trial.point
+    journal = tmp_path / "optuna.journal"
+    journal.write_bytes(damage)
+    with pytest.raises(ValueError, match=r"optuna\.journal cannot be read by Optuna \("):
+        worked(planned)
+    journal.unlink()
+    sweeping, train = worked(planned)
+    assert train.trained == []
+    assert sweeping.chosen("partial").trial.point == best
+
+
 @pytest.mark.parametrize("storage", ["nonsense", "sqlite:////no/such/folder/trials.db"])
 def test_a_database_that_cannot_be_opened_gets_a_sentence(tmp_path: Path, storage: str) -> None:
     planned = sweep(tmp_path / "out", search="optuna", budget=4)

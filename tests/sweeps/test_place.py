@@ -51,13 +51,25 @@ def test_beginning_again_removes_the_sweep_and_nothing_else(tmp_path: Path) -> N
     planned = sweep(tmp_path)
     planned.write()
     Sweeping(planned, Listed(planned)).work(Pretended(lambda scheme, lr: lr))
-    own = [tmp_path / "test/notes.txt", tmp_path / "tune/other/mine", tmp_path / "mine.csv"]
+    own = ["test/notes.txt", "tune/other/mine", "tune/partial/notes.txt", "mine.csv"]
+    own = [tmp_path / name for name in own]
     for path in own:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     check_free(planned, resume=False, force=True)
     clear(planned)
     assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == sorted(own)
+
+
+def test_what_somebody_is_at_work_on_is_not_removed(tmp_path: Path) -> None:
+    planned = sweep(tmp_path)
+    planned.write()
+    (tmp_path / "locks/left behind.lock").touch()
+    check_free(planned, resume=False, force=True)
+    with claim(tmp_path / "tune/partial/00-lr=0.1", tmp_path / "locks"):
+        check_free(planned, resume=True, force=False)
+        with pytest.raises(ValueError, match="a process is at work on the sweep"):
+            check_free(planned, resume=False, force=True)
 
 
 def test_who_comes_second_waits_for_the_engine_of_the_first(

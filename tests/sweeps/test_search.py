@@ -240,6 +240,9 @@ def test_values_around_a_share_are_shares():
     assert axis_around(fast, "solver.momentum", little, below(1)).values == (0.8, 0.9, 0.95)
     assert axis_around(fast, "training.lr", little, below(1)).values == (0.25, 0.5, 0.75)
     assert axis_around(fast, "training.lr", little, below(2)).values == (0.25, 0.5, 1.0)
+    drops = recipes.load("demo", ["model.dropout=0.5", "loss.label_smoothing=0.5"])
+    for key in ("model.dropout", "loss.label_smoothing"):
+        assert axis_around(drops, key, little, below(2)).values == (0.25, 0.5, 0.75)
     wide = axis_around(fast, "solver.momentum", (0.25, 0.5, 1, 2, 4), below(1)).values
     assert wide == (0.6, 0.8, 0.9, 0.95, 0.975)
 

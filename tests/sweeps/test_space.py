@@ -76,7 +76,7 @@ def test_draws_need_a_budget():
         ("split.alpha=0.1,0.5", "one task; run a sweep of each, by --set"),
         ("attack.share=0.1,0.2", "one task"),
         ("training.workers=8,16", "one task"),
-        ("participation.active=4,8", "one task"),
+        ("participation.fraction=0.5,1.0", "one task"),
         ("metrics.evaluate_every=1,2", "what is measured"),
     ],
 )
@@ -116,3 +116,5 @@ def test_settings_in_words_and_as_overrides():
         "averaging.partition=layer",
         "model.hidden=[8, 8]",
     ]
+    point = (("training.lr", 0.1), ("solver.name", "diloco"), ("solver.lr", 0.7))
+    assert called(point) == "training.lr = 0.1, solver = diloco, solver.lr = 0.7"

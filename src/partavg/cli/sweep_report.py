@@ -108,8 +108,7 @@ def ended(sweeping: Sweeping) -> Ended:
 
 def report(sweeping: Sweeping, console: Console) -> None:
     """Print and write what was found."""
-    with output.bad_input():
-        found = ended(sweeping)
+    found = ended(sweeping)
     for table in found.tables:
         console.print(table)
     console.print("\n".join(found.lines), highlight=False, soft_wrap=True)

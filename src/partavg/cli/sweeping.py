@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -64,12 +64,12 @@ def sweep_command(
     sampler: str = "tpe",
     storage: str | None = None,
     jobs: int | None = None,
-    tune: str = "training.lr",
+    tune: Iterable[str] = ("training.lr",),
     factors: Sequence[float] = AROUND,
 ) -> None:
     """What `partavg sweep` does, and `partavg compare --tune`.
 
-    Without `grids` the setting `tune` has values around that of the recipe.
+    Without `grids` each setting of `tune` has values around that of the recipe.
     """
     with output.bad_input(), output.plain_warnings():
         options.check_resume(out, resume=resume, force=force)
@@ -102,7 +102,8 @@ def sweep_command(
         datasets = Datasets(root(data))
         if not grids:
             check = partial(_check_point, sweep, datasets)
-            sweep = replace(sweep, axes=(axis_around(chosen, tune, factors, check),))
+            axes = tuple(axis_around(chosen, key, factors, check) for key in tune)
+            sweep = replace(sweep, axes=axes)
         sweeping = prepared(sweep, datasets, storage, resume=resume, force=force)
         jobs = jobs or jobs_for(sweep)
     drive_sweep(context, sweep, sweeping, datasets, jobs)
@@ -193,7 +194,8 @@ def drive_sweep(
         with output.bad_input(), output.plain_warnings():
             sweep.write()
             _choose_engine(sweep, datasets)
-    engine = section(read(sweep.out / ENGINE)["engine"], Execution, "engine")
+    with output.bad_input():
+        engine = section(read(sweep.out / ENGINE).get("engine", {}), Execution, "engine")
     with (
         drive.early_ends(again),
         output.plain_warnings(),
@@ -202,12 +204,13 @@ def drive_sweep(
         display(console) as shown,
     ):
         clock = Clock(sweeping)
-        work = _Worker(sweep, datasets, engine, shown, request)
+        work = _Worker(sweep, datasets, engine, shown, request, again)
         if not _joins():
             shown.say(f"engine: {engine.name}; {clock}")
         sweeping.work(work, announced(sweeping, shown, clock) if not _joins() else None)
     if not _joins():
-        report(sweeping, console)
+        with output.bad_input(), drive.early_ends(again):
+            report(sweeping, console)
 
 
 def jobs_for(sweep: RecipeSweep) -> int:
@@ -227,15 +230,16 @@ class _Worker:
         engine: Execution,
         shown: Display,
         request: StopRequest,
+        again: list[str],
     ) -> None:
         self._sweep, self._datasets, self._engine = sweep, datasets, engine
-        self._shown, self._request = shown, request
+        self._shown, self._request, self._again = shown, request, again
 
     def __call__(self, task: Task) -> None:
         """Train a task from where it was left."""
         config = replace(self._sweep.config(task), engine=self._engine)
         folder, samples = task.entry.folder, self._datasets(config.data)
-        with output.bad_input():
+        with output.bad_input(), drive.early_ends(self._again):
             run = Run(config, samples, folder, resume=folder.exists, force=False)
         with suppress(Diverged):  # its folder says so
             drive.train(run, task.label, self._shown, self._request, "sweep", until=task.until)

@@ -33,11 +33,14 @@ def presented(asked: Iterable[Metric] = ()) -> list[Metric]:
 def columns(summaries: Iterable[Row], asked: Iterable[Metric] = ()) -> list[Column]:
     """The columns of a comparison: the usual ones, and those of metrics that a summary has.
 
-    The test loss is one of texts, which are compared by it, and so is what only texts have.
+    The test loss is one of those that are compared by it, as texts are; what only texts have is
+    one of texts.
     """
-    each = list(summaries)
+    each, asked = list(summaries), list(asked)
     known = {key for summary in each for key in summary}
-    hidden = () if _of_texts(each) else ("test_loss", "bits_per_byte", "tokens")
+    hidden = set() if _of_texts(each) else {"test_loss", "bits_per_byte", "tokens"}
+    if main := main_metric(each, asked):
+        hidden -= {main.key}
     return [
         column
         for metric in presented(asked)

@@ -12,7 +12,7 @@ from partavg.metrics.table import presented
 from partavg.pairs import LEVEL, NOT_EVIDENCE, best, compared, how
 from partavg.report.runs import Group
 from partavg.report.table import AGAINST, comparison, every_column
-from partavg.report.words import paired
+from partavg.report.words import alike, paired
 
 
 def to_latex(groups: Sequence[Group], wanted: Sequence[str] | None = None) -> str:
@@ -73,7 +73,7 @@ def _best(groups: Sequence[Group], column: Column) -> set[int]:
     results = list(found.values())
     if metric is None or metric.better == "neither":
         return set()
-    if len(found) < 2 or mixed(results):
+    if mixed(results) or not alike([groups[place] for place in found]):
         return set()
     metric = replace(metric, key=column.key)
     first = best(results, metric)

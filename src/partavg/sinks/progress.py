@@ -59,12 +59,16 @@ def _whole() -> Column:
     return Column(no_wrap=True)
 
 
+def _cut(width: int) -> Column:
+    return Column(no_wrap=True, overflow="ellipsis", max_width=width)
+
+
 class Bars:
     """A progress bar per run."""
 
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", table_column=_cut(max(20, console.width // 3))),
             BarColumn(bar_width=10, finished_style="green", table_column=_whole()),
             MofNCompleteColumn(table_column=_whole()),
             _Shortened("{task.fields[status]}"),

@@ -1,7 +1,7 @@
 """What a sweep found: best settings, how much they matter, and what is to be doubted."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from partavg.comparison import Result, StartedRun, results
@@ -90,6 +90,8 @@ def tuned(sweeping: Sweeping) -> list[Tuned]:
     """What was tried of each scheme."""
     found = [(scheme, tuple(sweeping.search.tried(scheme))) for scheme in sweeping.sweep.schemes]
     metric = metric_of([one for _, tried in found for one in tried])
+    if metric and metric.key == "test_loss":
+        metric = replace(metric, title="Loss")  # of validation samples, which are no test
     return [
         Tuned(scheme, tried, sweeping.sweep.axes, metric, sweeping.sweep.tune_seeds)
         for scheme, tried in found

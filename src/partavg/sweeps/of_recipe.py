@@ -83,6 +83,7 @@ class RecipeSweep(Sweep):
 
 
 AROUND, AROUND_A_LITTLE = (0.25, 0.5, 1, 2, 4), (0.5, 1, 2)
+_SHARES = ("dropout", "smoothing")  # of names of settings that leave nothing to learn at 1
 
 
 def axis_around(
@@ -90,7 +91,8 @@ def axis_around(
 ) -> Axis:
     """Values of a setting around that of a recipe, all of which pass a `check`.
 
-    These are multiples of it; where one of them is refused, shares between 0 and 1.
+    These are multiples of it; where one of them is refused, or leaves nothing to learn, shares
+    between 0 and 1.
     """
     known = _known(recipe)
     if key not in known:
@@ -132,6 +134,8 @@ def _refused(axis: Axis, check: Callable[[Point], None]) -> dict[Any, ValueError
     found = {}
     for value in axis.values:
         try:
+            if axis.key.endswith(_SHARES) and value >= 1:
+                raise ValueError(f"a {axis.key} of {value!r} leaves nothing to learn")
             check(((axis.key, value),))
         except ValueError as error:
             found[value] = error

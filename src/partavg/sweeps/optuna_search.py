@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from partavg.core.seeds import fold
+from partavg.sentences import reason
 from partavg.sweeps.place import JOURNAL
 from partavg.sweeps.plan import Sweep
 from partavg.sweeps.search import Trial, Tried
@@ -38,13 +39,13 @@ class OptunaSearch:
     def open(self, scheme: str) -> list[Trial]:
         """Those that were not told: of others, of one that was killed; and those without a run."""
         running = self._optuna.trial.TrialState.RUNNING
-        found = ((one, self._trial(scheme, one)) for one in self._study(scheme).get_trials())
+        found = ((one, self._trial(scheme, one)) for one in self._asked(scheme))
         return [trial for one, trial in found if one.state == running or trial.outcome is None]
 
     def more(self, scheme: str) -> Trial | None:
         """What optuna suggests next, a function of what it was told."""
         study = self._study(scheme)
-        number = len(study.get_trials(deepcopy=False))
+        number = len(self._asked(scheme))
         if number >= self.sweep.trials:
             return None
         sampler = getattr(self._optuna.samplers, SAMPLERS[self.sweep.sampler])
@@ -69,7 +70,7 @@ class OptunaSearch:
 
     def tried(self, scheme: str) -> list[Tried]:
         """Those that are finished."""
-        trials = (self._trial(scheme, one) for one in self._study(scheme).get_trials())
+        trials = (self._trial(scheme, one) for one in self._asked(scheme))
         found = ((trial, trial.outcome) for trial in trials)
         return [Tried(trial, known) for trial, known in found if known]
 
@@ -78,8 +79,13 @@ class OptunaSearch:
         return self.sweep.trials * self.sweep.tune_seeds
 
     def done(self, scheme: str) -> float:
-        """Those of trials that were told."""
-        return float(self._told(scheme) * self.sweep.tune_seeds)
+        """Those that are there, also before they are told."""
+        return float(sum(self._trial(scheme, one).done for one in self._asked(scheme)))
+
+    def _asked(self, scheme: str) -> list[Any]:
+        """Those with all their values: one that is asked for now, or was at a kill, lacks some."""
+        keys = {axis.key for axis in self.sweep.axes}
+        return [one for one in self._study(scheme).get_trials() if keys <= one.params.keys()]
 
     def _told(self, scheme: str) -> int:
         trials = self._study(scheme).get_trials(deepcopy=False)
@@ -92,12 +98,19 @@ class OptunaSearch:
     @lru_cache  # noqa: B019  a search lives as long as its process
     def _study(self, scheme: str) -> Any:
         own = self.sweep.stored().get("study", "")  # a database may hold sweeps of the same name
-        return self._optuna.create_study(
-            storage=self._storage,
-            study_name=f"{self.sweep.name} {scheme} {own}".strip(),
-            direction="maximize",
-            load_if_exists=True,
-        )
+        try:
+            return self._optuna.create_study(
+                storage=self._storage,
+                study_name=f"{self.sweep.name} {scheme} {own}".strip(),
+                direction="maximize",
+                load_if_exists=True,
+            )
+        except Exception as error:  # of a journal that is damaged, or of a database
+            where = "the database" if self._given else self.sweep.out / JOURNAL
+            raise ValueError(
+                f"{where} cannot be read by Optuna ({reason(error)}): move it away, and --resume "
+                f"asks again; runs that are there are not trained again"
+            ) from None
 
     def _distribution(self, axis: Axis) -> Any:
         known = self._optuna.distributions

@@ -1,9 +1,11 @@
 """The folder of a sweep: whose it is, and what `--force` gives away."""
 
+from contextlib import suppress
 from pathlib import Path
 from shutil import rmtree
 
 from partavg.folder import CONFIG, RunFolder
+from partavg.sweeps.claim import claimed
 from partavg.sweeps.plan import PLAN, Sweep
 
 RESULTS, ENGINE, ENGINES = "sweep.csv", "engine.toml", "engines.json"
@@ -27,6 +29,11 @@ def check_free(sweep: Sweep, *, resume: bool, force: bool) -> None:
         sweep.check_same()
     else:
         sweep.stored()  # or a sentence that it is none of ours
+        if claimed(sweep.out / "locks"):
+            raise ValueError(
+                f"a process is at work on the sweep in {sweep.out}, and --force would remove what "
+                f"it trains: stop that first, help it with --resume, or use another --out"
+            )
 
 
 def check_no_sweep(out: Path) -> None:
@@ -38,9 +45,11 @@ def check_no_sweep(out: Path) -> None:
 def clear(sweep: Sweep) -> None:
     """Remove the sweep that is here, and nothing else."""
     for scheme in sweep.stored()["schemes"]:
-        rmtree(sweep.out / "tune" / scheme, ignore_errors=True)
-        for run in (sweep.out / "test").glob(f"{scheme}-seed*"):
+        tried, tests = sweep.out / "tune" / scheme, sweep.out / "test"
+        for run in (*tried.glob("[0-9][0-9]*-*/"), *tests.glob(f"{scheme}-seed[0-9]*/")):
             rmtree(run, ignore_errors=True)
+        with suppress(OSError):  # it is not there, or holds what is not ours
+            tried.rmdir()
     rmtree(sweep.out / "locks", ignore_errors=True)
     for path in (*(sweep.out / name for name in _WRITTEN), sweep.path):
         path.unlink(missing_ok=True)

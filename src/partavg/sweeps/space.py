@@ -28,7 +28,7 @@ _FIXED = {
     "training.epochs": "settings are compared with one budget",
     "training.validation": "it is what settings are chosen on; use --validation",
     "training.workers": _ONE_TASK,
-    "participation.active": _ONE_TASK,
+    "participation.fraction": _ONE_TASK,
 }
 _FIXED_SECTIONS = {
     "data": _ONE_TASK,
@@ -198,8 +198,11 @@ def overrides(point: Point) -> list[str]:
 
 
 def called(point: Point) -> str:
-    """Settings in words: lr = 0.1, momentum = 0.9."""
-    return ", ".join(f"{key.rpartition('.')[2]} = {_text(value)}" for key, value in point)
+    """Settings in words: lr = 0.1, solver = adam; by whole keys where words would be the same."""
+    keys = [key.removesuffix(".name") for key, _ in point]
+    words = [key.rpartition(".")[2] for key in keys]
+    names = [word if words.count(word) == 1 else key for key, word in zip(keys, words, strict=True)]
+    return ", ".join(f"{name} = {_text(v)}" for name, (_, v) in zip(names, point, strict=True))
 
 
 def _text(value: Any) -> str:

@@ -21,9 +21,11 @@ Examples:
 @options.schemes
 @click.option(
     "--tune",
+    multiple=True,
     metavar="KEY",
     help="Let each scheme have its own best of three values around the recipe's, chosen on "
-    "validation samples: lr, or any setting that is a number. `partavg sweep` does more.",
+    "validation samples: lr, or any setting that is a number; may be given several times. "
+    "`partavg sweep` does more.",
 )
 @options.seeds
 @options.settings
@@ -36,7 +38,7 @@ def compare(
     context: click.Context,
     recipe: str,
     schemes: str | None,
-    tune: str | None,
+    tune: tuple[str, ...],
     seeds: int,
     overrides: tuple[str, ...],
     data: Path | None,
@@ -113,7 +115,7 @@ def _tuned(
     context: click.Context,
     recipe: str,
     schemes: str | None,
-    tune: str,
+    tune: tuple[str, ...],
     seeds: int,
     overrides: tuple[str, ...],
     data: Path | None,
@@ -125,9 +127,10 @@ def _tuned(
     from partavg.cli.sweeping import sweep_command
     from partavg.sweeps.of_recipe import AROUND_A_LITTLE
 
+    keys = dict.fromkeys("training.lr" if key == "lr" else key for key in tune)
     sweep_command(
         context, recipe, (), schemes, seeds, overrides, data, out, resume=resume, force=force,
-        tune="training.lr" if tune == "lr" else tune, factors=AROUND_A_LITTLE,
+        tune=keys, factors=AROUND_A_LITTLE,
     )  # fmt: skip
 
 
