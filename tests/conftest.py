@@ -4,6 +4,7 @@ import os
 import random
 import signal
 from collections import Counter
+from itertools import chain, islice
 from unittest.mock import patch
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # also for the processes that tests start
@@ -45,12 +46,33 @@ UNMEASURED = tuple(f"tests/{folder}/" for folder in ("attacks", "data", "engines
 """Their tests use the mathematics no further than its own do."""
 
 
+def dealt(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Tests in an order of which each worker is given a piece of the same length to begin with.
+
+    A piece begins with slow tests, all of a module together: they may share what they set up.
+    """
+    slow: dict[str, list[pytest.Item]] = {}
+    quick = []
+    for item in items:
+        if item.get_closest_marker("slow"):
+            slow.setdefault(item.nodeid.partition("::")[0], []).append(item)
+        else:
+            quick.append(item)
+    pieces: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    for tests in sorted(slow.values(), key=len, reverse=True):
+        min(pieces, key=len).extend(tests)
+    rest = iter(quick)
+    for piece in pieces:
+        piece += islice(rest, max(0, len(items) // workers - len(piece)))
+    return [*chain(*pieces), *rest]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first, so that no worker is left alone with them at the end.
+    """The longest first in each worker, so that none is left alone with them at the end.
 
     Coverage, which halves Python's speed, is measured in the first ten cases of each quick test.
     """
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    items[:] = dealt(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
     cases: Counter[str] = Counter()
     for item in items:
         test = item.nodeid.partition("[")[0]

@@ -147,6 +147,14 @@ def test_hooks_of_a_layer_and_of_all_are_seen(monkeypatch: pytest.MonkeyPatch) -
     assert torch_internals.has_hooks(nn.Linear(2, 2))
 
 
+def test_names_in_a_layer_are_told_or_nobody_knows() -> None:
+    layer = nn.Linear(2, 2, bias=False)
+    layer.register_buffer("nothing", None)
+    assert torch_internals.registered(layer) == [["weight", "bias"], ["nothing"], []]
+    del layer._buffers
+    assert torch_internals.registered(layer) is None
+
+
 def test_calls_inside_a_function_are_seen_or_it_stays_itself() -> None:
     def asks(x: int, *, more: int = 1) -> int:
         return -1 if has_torch_function((x,)) else x + more

@@ -164,6 +164,12 @@ def has_hooks(layer: nn.Module) -> bool:
     return own or everywhere is None or bool(everywhere())
 
 
+def registered(layer: nn.Module) -> list[list[str]] | None:
+    """The names of a layer's parameters, buffers and layers, of None too; None if nobody tells."""
+    kept = [getattr(layer, name, None) for name in ("_parameters", "_buffers", "_modules")]
+    return None if None in kept else [[*(some or ())] for some in kept]
+
+
 See = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
 """Told of an operation: itself, its arguments, those by name, its result."""
 

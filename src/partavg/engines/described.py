@@ -27,7 +27,7 @@ from weakref import ReferenceType
 import torch
 from torch import Tensor, nn
 
-from partavg.torch_internals import has_hooks
+from partavg.torch_internals import has_hooks, registered
 
 _TRUSTED = ("torch", "partavg", "math", "operator", "_operator", "typing", "builtins", "abc")
 """Packages whose own code is known by their versions, and which keep nothing that changes."""
@@ -144,7 +144,9 @@ class _Describer:
 
     def _layer(self, layer: nn.Module) -> object:
         own = {name: value for name, value in vars(layer).items() if name not in _OF_MODULES}
-        names = [[*some] for some in (layer._parameters, layer._buffers, layer._modules)]
+        names = registered(layer)
+        if names is None:
+            raise Unsure(f"what {type(layer).__name__} keeps")
         return self.of(type(layer)), self.of([layer.training, names, own])
 
     def _class(self, kind: type) -> object:
