@@ -23,18 +23,19 @@ TESTS_OF_IT := $(MATHEMATICS:%=tests/%) tests/test_personal.py \
 	tests/backends/test_listening.py tests/backends/test_freezing.py \
 	tests/backends/test_private_simulations.py \
 	tests/aggregates tests/attacks tests/data tests/engines tests/theory
-# Those of the system wait for programs that they start: four at a time keep two cores at work, and
-# where there is something to compute beside them, as with `make -j2 test`, all the time.
+# Those of the system wait for programs that they start, four tenths of the time with three at a time
+# on two cores. With `make -j2 test` those of the mathematics take what is left, and no more: with
+# the same priority they made each other twice as slow.
 PYTEST := $(BIN)/python -m pytest --dist worksteal -n
 
 test: test-mathematics test-system
 
 test-mathematics: $(READY)
-	$(PYTEST) 2 $(TESTS_OF_IT) $(MATHEMATICS:%=--cov=src/partavg/%) \
+	nice $(PYTEST) 2 $(TESTS_OF_IT) $(MATHEMATICS:%=--cov=src/partavg/%) \
 		--cov-branch --cov-report= --cov-fail-under=95
 
 test-system: $(READY)
-	JAXTYPING_DISABLE=1 $(PYTEST) 4 $(TESTS_OF_IT:%=--ignore=%)
+	JAXTYPING_DISABLE=1 $(PYTEST) 3 $(TESTS_OF_IT:%=--ignore=%)
 
 test-fast: $(READY)  # what takes long is left out
 	$(PYTEST) 3 -m 'not slow'
